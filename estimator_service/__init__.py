@@ -1,0 +1,1 @@
+"""The acceptd service: pools observations a model pair, refits, and publishes coefficients."""

@@ -1,0 +1,1 @@
+"""Offline work on recorded traces: record, replay, simulate, plots."""

@@ -1,0 +1,223 @@
+"""Messages ↔ types. Decoding checks everything and applies nothing: what it returns is whole and valid.
+
+Columns travel as raw little-endian bytes, so decoding is a view, not a copy a value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from acceptd import types
+from acceptd.errors import MalformedBatch, NonFiniteValue, TooLarge, WireError
+from acceptd.limits import MAX_LOG_ODDS, MAX_ROWS
+from acceptd.segments import NUM_SEGMENTS
+from acceptd.v1 import estimator_pb2, types_pb2
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+    Counts = NDArray[np.uint8]
+
+#: Segment of rows whose worker does not tell segments apart.
+UNKNOWN_SEGMENT = 255
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Graded blocks as columns; B rows (blocks), N = Σ n_i observations, n_i = min(accepted_i + 1, admitted_i).
+
+    accepted, admitted: uint8[B]. features: float32[N], x, row by row. segments: uint8[B], `UNKNOWN_SEGMENT` where
+    the worker does not say. explored: uint8[B], depth that is an unbiased sample. propensities: float32[B], of that
+    depth, 0 where explored is 0. entropies, margins: float32[N] or None, nats. Arrays may be read-only views.
+    """
+
+    accepted: Counts
+    admitted: Counts
+    features: Floats
+    segments: Counts
+    explored: Counts
+    propensities: Floats
+    entropies: Floats | None = None
+    margins: Floats | None = None
+
+    @property
+    def observed(self) -> NDArray[np.int64]:
+        """int64[B]: n_i, observations of each row."""
+        return np.minimum(self.accepted.astype(np.int64) + 1, self.admitted)
+
+    def __len__(self) -> int:
+        return len(self.accepted)
+
+
+def decode_batch(message: estimator_pb2.ObservationBatch, num_positions: int) -> Observations:
+    """Checked columns of a batch of a pair with K = `num_positions`.
+
+    Raises MalformedBatch, NonFiniteValue or TooLarge with the column's name and the index of the first bad value.
+    """
+    accepted = np.frombuffer(message.accepted, np.uint8)
+    admitted = np.frombuffer(message.admitted, np.uint8)
+    rows = len(accepted)
+    if not 1 <= rows <= MAX_ROWS:
+        error = TooLarge if rows else MalformedBatch
+        raise error(f"accepted has {rows} rows; accepted: 1 to {MAX_ROWS}", field="accepted", index=rows)
+    _expect_length("admitted", len(admitted), rows)
+    _reject_where((admitted < 1) | (admitted > num_positions), "admitted", admitted, f"1 to K = {num_positions}")
+    _reject_where(accepted > admitted, "accepted", accepted, "at most the row's admitted")
+    total = int(np.minimum(accepted.astype(np.int64) + 1, admitted).sum())
+    features = _floats(message.features, "features", total)
+    _reject_where(np.abs(features) > MAX_LOG_ODDS, "features", features, f"within ±{MAX_LOG_ODDS:g}")
+    if message.segments:
+        segments = np.frombuffer(message.segments, np.uint8)
+        _expect_length("segments", len(segments), rows)
+        _reject_where(segments >= NUM_SEGMENTS, "segments", segments, f"0 to {NUM_SEGMENTS - 1}")
+    else:
+        segments = np.full(rows, UNKNOWN_SEGMENT, np.uint8)
+    explored, propensities = _exploration(message, admitted)
+    return Observations(
+        accepted,
+        admitted,
+        features,
+        segments,
+        explored,
+        propensities,
+        _floats(message.entropies, "entropies", total) if message.entropies else None,
+        _floats(message.margins, "margins", total) if message.margins else None,
+    )
+
+
+def encode_batch(
+    sequence: int,
+    version: types.Version | None,
+    rows: Observations,
+    exclusions: dict[int, int] | None = None,
+) -> estimator_pb2.ObservationBatch:
+    """The message of `rows`. `version` None: the worker's own prior. `exclusions`: ExclusionReason → blocks."""
+    explored = rows.explored
+    drawn = explored > 0
+    message = estimator_pb2.ObservationBatch(
+        sequence=sequence,
+        accepted=rows.accepted.astype(np.uint8).tobytes(),
+        admitted=rows.admitted.astype(np.uint8).tobytes(),
+        features=_bytes(rows.features),
+        segments=b"" if np.all(rows.segments == UNKNOWN_SEGMENT) else rows.segments.astype(np.uint8).tobytes(),
+        explored=explored.astype(np.uint8).tobytes() if drawn.any() else b"",
+        propensities=_bytes(rows.propensities[drawn]),
+        entropies=b"" if rows.entropies is None else _bytes(rows.entropies),
+        margins=b"" if rows.margins is None else _bytes(rows.margins),
+        exclusions=[
+            types_pb2.ExclusionCount(reason=reason, blocks=blocks)  # type: ignore[arg-type]
+            for reason, blocks in sorted((exclusions or {}).items())
+        ],
+    )
+    if version is not None:
+        message.version.CopyFrom(encode_version(version))
+    return message
+
+
+def _exploration(message: estimator_pb2.ObservationBatch, admitted: Counts) -> tuple[Counts, Floats]:
+    rows = len(admitted)
+    propensities = np.zeros(rows, np.float32)
+    if not message.explored:
+        _expect_length("propensities", len(message.propensities) // 4, 0)
+        return np.zeros(rows, np.uint8), propensities
+    explored = np.frombuffer(message.explored, np.uint8)
+    _expect_length("explored", len(explored), rows)
+    _reject_where(explored > admitted, "explored", explored, "at most the row's admitted")
+    drawn = np.flatnonzero(explored)
+    values = _floats(message.propensities, "propensities", len(drawn))
+    _reject_where((values <= 0) | (values > 1), "propensities", values, "above 0, at most 1")
+    propensities[drawn] = values
+    return explored, propensities
+
+
+def _expect_length(name: str, length: int, expected: int) -> None:
+    if length != expected:
+        raise MalformedBatch(
+            f"{name} has {length} values; accepted: {expected}", field=name, index=min(length, expected)
+        )
+
+
+def _reject_where(bad: NDArray[np.bool_], name: str, values: NDArray[np.generic], accepted: str) -> None:
+    if bad.any():
+        index = int(np.argmax(bad))
+        raise MalformedBatch(f"{name}[{index}] is {values[index]}; accepted: {accepted}", field=name, index=index)
+
+
+def _floats(raw: bytes, name: str, expected: int) -> Floats:
+    if len(raw) != 4 * expected:
+        raise MalformedBatch(
+            f"{name} has {len(raw)} bytes; accepted: {4 * expected} (float32 × {expected})",
+            field=name,
+            index=min(len(raw) // 4, expected),
+        )
+    values = np.frombuffer(raw, "<f4")
+    finite = np.isfinite(values)
+    if not finite.all():
+        index = int(np.argmin(finite))
+        raise NonFiniteValue(f"{name}[{index}] is {values[index]}; accepted: finite", field=name, index=index)
+    return values
+
+
+def _bytes(values: Floats) -> bytes:
+    return values.astype("<f4", copy=False).tobytes()
+
+
+def encode_version(version: types.Version) -> types_pb2.Version:
+    """Version → message."""
+    return types_pb2.Version(epoch=version.epoch, counter=version.counter)
+
+
+def decode_version(message: types_pb2.Version) -> types.Version:
+    """Message → version."""
+    return types.Version(message.epoch, message.counter)
+
+
+def encode_coefficients(value: types.Coefficients) -> types_pb2.Coefficients:
+    """Coefficients → message."""
+    return types_pb2.Coefficients(
+        version=encode_version(value.version),
+        line=types_pb2.SegmentCoefficients(slopes=value.line.slopes, intercepts=value.line.intercepts),
+        knots=value.knots,
+        segments=[
+            types_pb2.SegmentCoefficients(segment=segment, slopes=s.slopes, intercepts=s.intercepts)
+            for segment, s in sorted(value.segments.items())
+        ],
+        evidence=value.evidence,
+    )
+
+
+def decode_coefficients(message: types_pb2.Coefficients, num_positions: int) -> types.Coefficients:
+    """Message → coefficients, checked (finite, bounded, K). Raises WireError with the field at fault."""
+    segments: dict[int, types.SegmentCoefficients] = {}
+    for item in message.segments:
+        if item.segment in segments:
+            raise WireError(f"segment {item.segment} stands twice", field="segments", index=item.segment)
+        segments[item.segment] = types.SegmentCoefficients(tuple(item.slopes), tuple(item.intercepts))
+    value = types.Coefficients(
+        decode_version(message.version),
+        types.SegmentCoefficients(tuple(message.line.slopes), tuple(message.line.intercepts)),
+        tuple(message.knots),
+        segments,
+        tuple(message.evidence),
+    )
+    value.validate(num_positions)
+    return value
+
+
+def encode_pair_key(key: types.PairKey) -> types_pb2.PairKey:
+    """Pair key → message."""
+    return types_pb2.PairKey(**{name: getattr(key, name) for name in _PAIR_FIELDS})
+
+
+def decode_pair_key(message: types_pb2.PairKey) -> types.PairKey:
+    """Message → pair key, checked. Raises IncompatiblePeer, TooLarge or WireError."""
+    key = types.PairKey(**{name: getattr(message, name) for name in _PAIR_FIELDS})
+    key.validate()
+    return key
+
+
+_PAIR_FIELDS = tuple(types.PairKey.__dataclass_fields__)

@@ -1,0 +1,1 @@
+"""The vLLM plugin: predicts acceptance in the worker, sends observations, applies coefficients."""
