@@ -1,0 +1,69 @@
+# Every target makes what it needs: a clone and Python 3.11 are enough. Interpreter: `make PYTHON=/path/to/python3.12 …`.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+VLLM_VENV ?= .venv-vllm
+PYTHON ?=
+PYTEST_ARGS ?=
+BIN := $(VENV)/bin
+
+RUN_STAMP := $(VENV)/.installed-run
+DEV_STAMP := $(VENV)/.installed-dev
+VLLM_STAMP := $(VLLM_VENV)/.installed-acceptd
+
+.PHONY: help setup demo test test-vllm check bench proto protobuf-range clean
+
+help: ## this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(RUN_STAMP) ## the environment: .venv with acceptd[service,lab]
+
+demo: $(RUN_STAMP) ## a real service, four replaying workers, a restart in the middle
+	@$(BIN)/acceptd demo
+
+test: $(DEV_STAMP) ## unit, property, contract and whole-process tests
+	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+test-vllm: $(VLLM_STAMP) $(RUN_STAMP) ## the hook inside real vLLM, on the CPU (downloads about 1 GB the first time)
+	@ACCEPTD_SERVICE_PYTHON=$(abspath $(BIN)/python) $(VLLM_VENV)/bin/python -m pytest -q \
+	  -o addopts="-ra --strict-markers --strict-config" tests/vllm $(PYTEST_ARGS)
+
+check: $(DEV_STAMP) ## format, lint, types, import rules, proto lint, generated code
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/buf lint
+	$(BIN)/python tools/generate_proto.py --check
+
+bench: $(DEV_STAMP) ## the numbers the documentation quotes, and benchmarks/results.json
+	@$(BIN)/python -m benchmarks
+
+proto: $(DEV_STAMP) ## generates the Python of proto/acceptd/v1 anew
+	$(BIN)/python tools/generate_proto.py
+
+protobuf-range: $(RUN_STAMP) ## loads the generated code with the oldest, the middle and the newest protobuf allowed
+	$(BIN)/python tools/check_protobuf_range.py
+
+clean: ## removes the environments and everything built
+	rm -rf .venv .venv-proto .venv-vllm dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# The stamps are older than pyproject.toml whenever it changed; otherwise a repeated run installs nothing.
+$(RUN_STAMP): pyproject.toml
+	@python=$$(bash tools/find_python.sh $(PYTHON)); \
+	  [ -x $(BIN)/python ] || { echo "making $(VENV) with $$python"; "$$python" -m venv $(VENV); }
+	@echo "installing acceptd[service,lab] into $(VENV)"
+	@$(BIN)/python -m pip install -q --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install -q -e ".[service,lab]"
+	@touch $@
+
+$(DEV_STAMP): $(RUN_STAMP)
+	@echo "installing the development tools into $(VENV)"
+	@$(BIN)/python -m pip install -q --group dev
+	@touch $@
+
+$(VLLM_STAMP): pyproject.toml
+	@bash tools/setup_vllm.sh $(VLLM_VENV) "$$(bash tools/find_python.sh $(PYTHON))"
+	@touch $@

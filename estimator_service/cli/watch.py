@@ -1,0 +1,56 @@
+"""`acceptd watch`."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+from rich.live import Live
+
+from estimator_service.cli import jsonable
+from estimator_service.cli.client import InspectClient
+from estimator_service.cli.options import DEFAULT_ADDRESS, Address, Json, Pair
+from estimator_service.cli.output import console, print_json
+from estimator_service.cli.pair_view import one_line, pair_view
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("watch")(watch)
+
+
+def watch(
+    pair: Pair,
+    address: Address = DEFAULT_ADDRESS,
+    interval: Annotated[
+        float, typer.Option(min=0.1, max=3600.0, metavar="SECONDS", help="Time between two looks.")
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Stop after the first state.")] = False,
+    as_json: Json = False,
+) -> None:
+    """One pair, live, until Ctrl-C. Without a terminal: one line a look.
+
+    Examples:
+      acceptd watch llama
+      acceptd watch llama --interval 10 >> llama.log
+      acceptd watch llama --json | jq -c '[.coefficients.version.counter, .coefficients.slope]'
+    """
+    out = console()
+    with InspectClient(address) as client:
+        states = client.watch(pair, interval)
+        if as_json or not out.is_terminal:
+            for state in states:
+                if as_json:
+                    print_json(jsonable.pair_state(state), indent=None)
+                else:
+                    out.print(one_line(state), soft_wrap=True)
+                if once:
+                    return
+            return
+        with Live(console=out, auto_refresh=False, screen=not once) as live:
+            for state in states:
+                workers = client.workers(state.summary.id).workers
+                live.update(pair_view(state, workers, time.time()), refresh=True)
+                if once:
+                    return
