@@ -23,16 +23,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+
 from acceptd.errors import IncompatiblePeer, WireError
 from acceptd.limits import MAX_INTERCEPT, MAX_KNOTS, MAX_LOG_ODDS, MAX_SLOPE
 from acceptd.segments import MAX_SEGMENTS
 from acceptd.types import Version
-
 from vllm_client_hook.seams import Mode
 
 if TYPE_CHECKING:
-    from acceptd.types import Coefficients
     from numpy.typing import NDArray
+
+    from acceptd.types import Coefficients
 
     Words = NDArray[np.int32]
     Floats = NDArray[np.float32]

@@ -15,8 +15,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from acceptd.types import Version
     from numpy.typing import NDArray
+
+    from acceptd.types import Version
 
     Words = NDArray[np.int32]
     Floats = NDArray[np.float32]

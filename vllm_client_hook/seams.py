@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from acceptd.types import Coefficients, Version
-
     from vllm_client_hook.rows import Rows
 
 
