@@ -1,0 +1,1 @@
+"""Estimators that `acceptd replay` compares: one a file, all with the protocol of `base.Estimator`."""

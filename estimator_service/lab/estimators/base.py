@@ -1,0 +1,28 @@
+"""What every estimator in a replay can do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from acceptd.types import Coefficients
+    from estimator_service.lab.blocks import Blocks
+
+
+class Estimator(Protocol):
+    """Predicts a round, then learns from it. It never sees a label before it predicted that block."""
+
+    def predict(self, blocks: Blocks) -> NDArray[np.float64]:
+        """P(accept) of each position, float64[B, K]; only observed positions are looked at."""
+        ...
+
+    def learn(self, blocks: Blocks) -> None:
+        """One round of graded blocks."""
+        ...
+
+    def coefficients(self) -> Coefficients | None:
+        """What is in force, None for an estimator without any."""
+        ...

@@ -1,0 +1,27 @@
+"""The draft's largest probability itself, as EAGLE-2 and most early-exit drafting take it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from estimator_service.lab.blocks import Blocks
+
+
+class Raw:
+    """P(accept) = q_max."""
+
+    def predict(self, blocks: Blocks) -> NDArray[np.float64]:
+        """q_max, float64[B, K]."""
+        return np.asarray(1.0 / (1.0 + np.exp(-blocks.x.astype(np.float64))))
+
+    def learn(self, blocks: Blocks) -> None:
+        """Nothing: q_max is what it is."""
+
+    def coefficients(self) -> None:
+        """None."""
+        return

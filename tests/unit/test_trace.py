@@ -1,0 +1,247 @@
+"""Traces: what is written is read back, and what is wrong is named in one line."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from acceptd.codec import UNKNOWN_SEGMENT
+from acceptd.segments import Segment
+from estimator_service.lab.blocks import Blocks
+from estimator_service.lab.trace import Trace, TraceError
+from estimator_service.lab.trace_writer import TraceWriter
+
+K = 3
+
+
+def table(rows=10, metadata=None, **replaced):
+    """A valid trace as a table, with some columns replaced (None: left out)."""
+    rng = np.random.default_rng(0)
+    columns = {
+        "workload": pa.array(["code", "chat"] * (rows // 2)).dictionary_encode(),
+        "temperature": pa.array(np.tile([1.0, 0.3], rows // 2), pa.float32()),
+        "admitted": pa.array(np.full(rows, K), pa.uint8()),
+        "accepted": pa.array(rng.integers(0, K + 1, rows), pa.uint8()),
+        "logit_qmax": lists(rng.normal(size=(rows, K))),
+        "oracle": lists(rng.random((rows, K))),
+    } | replaced
+    columns = {name: values for name, values in columns.items() if values is not None}
+    description = {"format": "acceptd-trace/1", "K": K, "pair": "t"} | (metadata or {})
+    return pa.table(columns).replace_schema_metadata({"acceptd": json.dumps(description)})
+
+
+def lists(values):
+    return pa.array(np.asarray(values, np.float32).tolist(), pa.list_(pa.float32(), K))
+
+
+def write(tmp_path, content):
+    path = tmp_path / "t.parquet"
+    pq.write_table(content, path)
+    return path
+
+
+def read(path):
+    return list(Trace(path).chunks(["oracle"]))
+
+
+def test_columns_come_back_as_written(tmp_path):
+    path = write(tmp_path, table())
+    trace = Trace(path)
+    (blocks,) = trace.chunks(["oracle", "confidence"])
+    assert (trace.num_positions, trace.num_blocks, trace.pair) == (K, 10, "t")
+    assert trace.names == {"workload", "temperature", "admitted", "accepted", "logit_qmax", "oracle"}
+    assert [blocks.workloads[w] for w in blocks.workload] == ["code", "chat"] * 5
+    assert list(blocks.segment) == [Segment.HIGH, Segment.LOW] * 5
+    assert set(blocks.positions) == {"logit_qmax", "oracle"}
+    np.testing.assert_array_equal(blocks.x, np.array(table()["logit_qmax"].to_pylist(), np.float32))
+
+
+def test_labels_stop_at_the_first_rejection(tmp_path):
+    path = write(
+        tmp_path,
+        table(4, accepted=pa.array([0, 1, 3, 1], pa.uint8()), admitted=pa.array([3, 3, 3, 1], pa.uint8())),
+    )
+    (blocks,) = read(path)
+    assert blocks.observed.tolist() == [[True, False, False], [True, True, False], [True] * 3, [True, False, False]]
+    assert blocks.label[blocks.observed].tolist() == [False, True, False, True, True, True, True]
+    rows = blocks.observations()
+    assert rows.features.tolist() == blocks.x[blocks.observed].tolist()
+    assert rows.observed.tolist() == [1, 2, 3, 1]
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 10, 100])
+def test_rounds_cut_any_chunks_into_equal_parts(tmp_path, size):
+    path = tmp_path / "t.parquet"
+    with pq.ParquetWriter(path, table().schema) as writer:
+        for start in range(0, 10, 4):
+            writer.write_table(table().slice(start, 4))
+    whole = np.concatenate([b.x for b in read(path)])
+    rounds = list(Trace(path).rounds(size))
+    assert [len(r) for r in rounds] == [size] * (10 // size) + [10 % size] * (10 % size > 0)
+    np.testing.assert_array_equal(np.concatenate([r.x for r in rounds]), whole)
+    assert [r.workloads[w] for r in rounds for w in r.workload] == ["code", "chat"] * 5
+
+
+def test_variable_lists_and_doubles_are_read_too(tmp_path):
+    values = np.random.default_rng(1).normal(size=(10, K))
+    path = write(tmp_path, table(logit_qmax=pa.array(values.tolist(), pa.list_(pa.float64()))))
+    np.testing.assert_allclose(read(path)[0].x, values, rtol=1e-6)
+
+
+def test_temperature_and_workload_are_optional(tmp_path):
+    (blocks,) = read(write(tmp_path, table(workload=None, temperature=None)))
+    assert np.isnan(blocks.temperature).all()
+    assert set(blocks.segment) == {UNKNOWN_SEGMENT}
+    assert blocks.workloads == [""]
+
+
+def test_positions_without_a_label_may_be_null(tmp_path):
+    values = [[0.5, None, None], [0.5, 0.25, None]]
+    path = write(
+        tmp_path,
+        table(2, accepted=pa.array([0, 1], pa.uint8()), logit_qmax=pa.array(values, pa.list_(pa.float32(), K))),
+    )
+    (blocks,) = read(path)
+    assert blocks.x[blocks.observed].tolist() == [0.5, 0.5, 0.25]
+    assert np.isnan(blocks.x[~blocks.observed]).all()
+
+
+def with_value(name, row, position, value):
+    values = np.array(table()[name].to_pylist(), np.float32).tolist()
+    values[row][position] = value
+    return {name: pa.array(values, pa.list_(pa.float32(), K))}
+
+
+def counts(name, row, value):
+    values = [K if name == "admitted" else 0] * 10
+    values[row] = value
+    return {name: pa.array(values, pa.int32()), "accepted": pa.array([0] * 10, pa.uint8())} | {
+        name: pa.array(values, pa.int32())
+    }
+
+
+BROKEN = {
+    "missing column": (dict(accepted=None), "column accepted is missing; accepted: acceptd-trace/1"),
+    "missing feature": (dict(logit_qmax=None), "column logit_qmax is missing; accepted: acceptd-trace/1"),
+    "label above admitted": (counts("accepted", 4, 4), "column accepted, row 4 is 4; accepted: at most the row's"),
+    "negative label": (counts("accepted", 3, -1), "column accepted, row 3 is -1; accepted: finite, at least 0"),
+    "nothing admitted": (counts("admitted", 9, 0), "column admitted, row 9 is 0; accepted: finite, at least 1"),
+    "admitted above K": (counts("admitted", 2, 4), "column admitted, row 2 is 4; accepted: 1 to K = 3"),
+    "not a number": (
+        with_value("logit_qmax", 6, 0, float("nan")),
+        "column logit_qmax, row 6, position 0 is nan; accepted: -40 to 40",
+    ),
+    "null with a label": (
+        with_value("logit_qmax", 6, 0, None),
+        "column logit_qmax, row 6, position 0 is null where a label stands; accepted: -40 to 40",
+    ),
+    "infinite": (
+        with_value("logit_qmax", 1, 2, float("inf")),
+        "column logit_qmax, row 1, position 2 is inf; accepted: -40 to 40",
+    ),
+    "oracle above 1": (with_value("oracle", 0, 1, 1.5), "column oracle, row 0, position 1 is 1.5; accepted: 0 to 1"),
+    "text for numbers": (dict(accepted=pa.array(["x"] * 10)), "column accepted is string; accepted: whole numbers"),
+    "numbers for lists": (
+        dict(logit_qmax=pa.array([0.5] * 10)),
+        "column logit_qmax is double; accepted: float32 lists of K values",
+    ),
+    "negative temperature": (
+        dict(temperature=pa.array([-1.0] * 10, pa.float32())),
+        "column temperature, row 0 is -1.0; accepted: finite, at least 0",
+    ),
+    "null workload": (
+        dict(workload=pa.array(["a"] * 9 + [None])),
+        "column workload, row 9 is null; accepted: a value in every row",
+    ),
+    "other K": (dict(metadata={"K": 5}), "column logit_qmax has 3 values a row; accepted: K = 5, as the metadata says"),
+    "K is text": (dict(metadata={"K": "7"}), "K in the metadata is '7'; accepted: 1 to 64"),
+    "other format": (dict(metadata={"format": "acceptd-trace/9"}), "format is 'acceptd-trace/9'; accepted: metadata"),
+    "short list": (
+        dict(logit_qmax=pa.array([[0.0] * K] * 7 + [[0.0]] + [[0.0] * K] * 2, pa.list_(pa.float32()))),
+        "column logit_qmax, row 7 has length 1; accepted: K = 3 values a row",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_what_is_wrong_is_named_in_one_line(tmp_path, kind):
+    replaced, message = BROKEN[kind]
+    path = write(tmp_path, table(**replaced))
+    with pytest.raises(TraceError) as caught:
+        read(path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_row_is_counted_from_the_start_of_the_file(tmp_path):
+    path = write(tmp_path, table(**with_value("logit_qmax", 8, 0, float("nan"))))
+    with pytest.raises(TraceError, match="row 8, position 0"):
+        list(Trace(path).chunks(rows=3))
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [(None, "No such file"), (b"", "accepted: a Parquet file"), (b"PAR1 not really PAR1", "accepted: a Parquet file")],
+)
+def test_files_that_are_no_parquet(tmp_path, content, part):
+    path = tmp_path / "t.parquet"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(TraceError, match=part) as caught:
+        Trace(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_parquet_file_without_description(tmp_path):
+    path = write(tmp_path, table().replace_schema_metadata(None))
+    with pytest.raises(TraceError, match="no readable description; accepted: metadata"):
+        Trace(path)
+
+
+def test_a_truncated_file(tmp_path):
+    path = write(tmp_path, table())
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(TraceError, match="accepted: a Parquet file"):
+        Trace(path)
+
+
+def blocks_of(rows=6):
+    rng = np.random.default_rng(3)
+    accepted = rng.integers(0, K + 1, rows).astype(np.uint8)
+    x = rng.normal(size=(rows, K)).astype(np.float32)
+    observed = np.arange(K) < np.minimum(accepted + 1, K)[:, None]
+    return Blocks(
+        accepted,
+        np.full(rows, K, np.uint8),
+        {"logit_qmax": np.where(observed, x, np.float32(np.nan))},
+        np.array([0, 1] * (rows // 2), np.int32),
+        np.full(rows, np.nan, np.float32),
+        np.array([3, 4] * (rows // 2), np.uint8),
+        ["code", "chat"],
+        np.arange(rows),
+    )
+
+
+def test_the_writer_leaves_out_what_was_not_recorded(tmp_path):
+    path = tmp_path / "w.parquet"
+    written = blocks_of()
+    with TraceWriter(path, K, counts=("step", "segment"), with_temperature=False, metadata={"pair": "p"}) as writer:
+        writer.write(written)
+        writer.write(written)
+    assert writer.blocks == 12
+    trace = Trace(path)
+    assert (trace.pair, trace.num_blocks) == ("p", 12)
+    (back,) = trace.rounds(100)
+    np.testing.assert_array_equal(back.x, np.concatenate([written.x, written.x]))
+    assert back.segment.tolist() == [3, 4] * 6
+    assert back.step.tolist() == [0, 1, 2, 3, 4, 5] * 2
+
+
+def test_a_failed_recording_leaves_no_file(tmp_path):
+    path = tmp_path / "w.parquet"
+    with pytest.raises(KeyboardInterrupt), TraceWriter(path, K, with_temperature=False) as writer:
+        writer.write(blocks_of())
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
