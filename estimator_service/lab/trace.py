@@ -144,10 +144,7 @@ class Trace:
         self._reject(accepted > admitted, "accepted", accepted, first_row, "at most the row's admitted")
         observed = np.arange(k) < np.minimum(accepted + 1, admitted)[:, None]
         temperature = self._temperature(batch, first_row)
-        if "segment" in counts:
-            segment = counts["segment"].astype(np.uint8)
-        else:
-            segment = _segments(temperature)
+        segment = counts["segment"].astype(np.uint8) if "segment" in counts else _segments(temperature)
         return Blocks(
             accepted.astype(np.uint8),
             admitted.astype(np.uint8),
@@ -198,7 +195,7 @@ class Trace:
         k = self.num_positions
         if not pa.types.is_fixed_size_list(array.type):
             lengths = array.value_lengths().to_numpy(zero_copy_only=False)
-            self._reject(lengths != k, column.name, lengths, first_row, f"K = {k} values a row", "has length")
+            self._reject(lengths != k, column.name, lengths, first_row, f"K = {k} values a row", verb="has length")
         flat = array.flatten()
         values: NDArray[np.float32] = flat.to_numpy(zero_copy_only=False).astype(np.float32, copy=False).reshape(-1, k)
         absent = np.asarray(flat.is_null()).reshape(-1, k) if flat.null_count else np.zeros((1, k), np.bool_)
@@ -227,6 +224,7 @@ class Trace:
         values: NDArray[Any],
         first_row: int,
         accepted: str,
+        *,
         verb: str = "is",
     ) -> None:
         if bad.any():

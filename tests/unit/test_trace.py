@@ -123,8 +123,8 @@ def counts(name, row, value):
 
 
 BROKEN = {
-    "missing column": (dict(accepted=None), "column accepted is missing; accepted: acceptd-trace/1"),
-    "missing feature": (dict(logit_qmax=None), "column logit_qmax is missing; accepted: acceptd-trace/1"),
+    "missing column": ({"accepted": None}, "column accepted is missing; accepted: acceptd-trace/1"),
+    "missing feature": ({"logit_qmax": None}, "column logit_qmax is missing; accepted: acceptd-trace/1"),
     "label above admitted": (counts("accepted", 4, 4), "column accepted, row 4 is 4; accepted: at most the row's"),
     "negative label": (counts("accepted", 3, -1), "column accepted, row 3 is -1; accepted: finite, at least 0"),
     "nothing admitted": (counts("admitted", 9, 0), "column admitted, row 9 is 0; accepted: finite, at least 1"),
@@ -142,24 +142,24 @@ BROKEN = {
         "column logit_qmax, row 1, position 2 is inf; accepted: -40 to 40",
     ),
     "oracle above 1": (with_value("oracle", 0, 1, 1.5), "column oracle, row 0, position 1 is 1.5; accepted: 0 to 1"),
-    "text for numbers": (dict(accepted=pa.array(["x"] * 10)), "column accepted is string; accepted: whole numbers"),
+    "text for numbers": ({"accepted": pa.array(["x"] * 10)}, "column accepted is string; accepted: whole numbers"),
     "numbers for lists": (
-        dict(logit_qmax=pa.array([0.5] * 10)),
+        {"logit_qmax": pa.array([0.5] * 10)},
         "column logit_qmax is double; accepted: float32 lists of K values",
     ),
     "negative temperature": (
-        dict(temperature=pa.array([-1.0] * 10, pa.float32())),
+        {"temperature": pa.array([-1.0] * 10, pa.float32())},
         "column temperature, row 0 is -1.0; accepted: finite, at least 0",
     ),
     "null workload": (
-        dict(workload=pa.array(["a"] * 9 + [None])),
+        {"workload": pa.array(["a"] * 9 + [None])},
         "column workload, row 9 is null; accepted: a value in every row",
     ),
-    "other K": (dict(metadata={"K": 5}), "column logit_qmax has 3 values a row; accepted: K = 5, as the metadata says"),
-    "K is text": (dict(metadata={"K": "7"}), "K in the metadata is '7'; accepted: 1 to 64"),
-    "other format": (dict(metadata={"format": "acceptd-trace/9"}), "format is 'acceptd-trace/9'; accepted: metadata"),
+    "other K": ({"metadata": {"K": 5}}, "column logit_qmax has 3 values a row; accepted: K = 5, as the metadata says"),
+    "K is text": ({"metadata": {"K": "7"}}, "K in the metadata is '7'; accepted: 1 to 64"),
+    "other format": ({"metadata": {"format": "acceptd-trace/9"}}, "format is 'acceptd-trace/9'; accepted: metadata"),
     "short list": (
-        dict(logit_qmax=pa.array([[0.0] * K] * 7 + [[0.0]] + [[0.0] * K] * 2, pa.list_(pa.float32()))),
+        {"logit_qmax": pa.array([[0.0] * K] * 7 + [[0.0]] + [[0.0] * K] * 2, pa.list_(pa.float32()))},
         "column logit_qmax, row 7 has length 1; accepted: K = 3 values a row",
     ),
 }
@@ -241,7 +241,12 @@ def test_the_writer_leaves_out_what_was_not_recorded(tmp_path):
 
 def test_a_failed_recording_leaves_no_file(tmp_path):
     path = tmp_path / "w.parquet"
-    with pytest.raises(KeyboardInterrupt), TraceWriter(path, K, with_temperature=False) as writer:
-        writer.write(blocks_of())
-        raise KeyboardInterrupt
+
+    def interrupted():
+        with TraceWriter(path, K, with_temperature=False) as writer:
+            writer.write(blocks_of())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert list(tmp_path.iterdir()) == []
