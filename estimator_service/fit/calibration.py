@@ -1,0 +1,122 @@
+"""How well predictions matched labels: sums that add over batches, and the scores that follow from them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimator_service.fit.predict import Floats, Ints, sigmoid
+from estimator_service.fit.report import Calibration
+
+#: Equal-width bins of the expected calibration error.
+ECE_BINS: Final = 15
+
+#: Bins of the log-odds in which ROC curves are accumulated, over ±_AUC_RANGE nats. Rows of one bin count as ties, which
+#: costs an AUC less than 1e-4; memory of a pair grows by K·16 bytes a bin.
+_AUC_BINS: Final = 256
+_AUC_RANGE: Final = 16.0
+
+#: Blocks of a batch whose survival products are scored, evenly spaced. Products need whole rows; raising it costs time
+#: in the hot path.
+_SURVIVAL_ROWS: Final = 512
+
+
+class CalibrationSums:
+    """Sums over one round's scored observations of a pair with K positions."""
+
+    def __init__(self, num_positions: int) -> None:
+        self._k = num_positions
+        self._loss = np.zeros(num_positions)
+        # count, predicted, observed by (position, ECE bin)
+        self._reliability = np.zeros((3, num_positions, ECE_BINS))
+        # rejected, accepted by (position, log-odds bin)
+        self._ranks = np.zeros((2, num_positions, _AUC_BINS))
+        self._survival = np.zeros((3, ECE_BINS))
+
+    @property
+    def observations(self) -> int:
+        """Observations scored."""
+        return int(self._reliability[0].sum())
+
+    def add(self, position: Ints, log_odds: Floats, accepted: Floats, weight: Floats | None = None) -> Floats:
+        """Score N observations; weight float64[N] or None for 1 each. Returns their confidences, float64[N]."""
+        k = self._k
+        confidence = sigmoid(log_odds)
+        loss = _loss(log_odds, accepted)
+        ece = position * ECE_BINS + np.minimum((confidence * ECE_BINS).astype(np.int64), ECE_BINS - 1)
+        rank = ((log_odds + _AUC_RANGE) * (_AUC_BINS / (2 * _AUC_RANGE))).clip(0, _AUC_BINS - 1).astype(np.int64)
+        rank += position * _AUC_BINS + (accepted * (k * _AUC_BINS)).astype(np.int64)
+        columns: tuple[Floats | None, ...] = (None, confidence, accepted)
+        if weight is not None:
+            loss, columns = loss * weight, (weight, confidence * weight, accepted * weight)
+        self._loss += np.bincount(position, loss, k)
+        for i, column in enumerate(columns):
+            self._reliability[i] += np.bincount(ece, column, k * ECE_BINS).reshape(k, ECE_BINS)
+        self._ranks += np.bincount(rank, weight, 2 * k * _AUC_BINS).reshape(2, k, _AUC_BINS)
+        return confidence
+
+    def add_survival(self, row: Ints, position: Ints, confidence: Floats, accepted: NDArray[np.uint8]) -> None:
+        """Score products of confidences of whole blocks. row, position, confidence: [N] as graded; accepted: uint8[B].
+
+        Confidences after a block's first rejection are not reported: the batch's mean at that position stands in.
+        Positions that trimming cut have no label and are left out.
+        """
+        blocks, k = len(accepted), self._k
+        stride = -(-blocks // _SURVIVAL_ROWS)
+        table = np.full((blocks, k), np.nan)
+        table[row, position] = confidence
+        count = np.bincount(position, minlength=k)
+        mean = np.bincount(position, confidence, k) / np.maximum(count, 1)
+        table = table[::stride]
+        passed = accepted[::stride].astype(np.int64)
+        graded = np.isfinite(table)
+        rejected = np.take_along_axis(graded, np.minimum(passed, k - 1)[:, None], 1)[:, 0] & (passed < k)
+        known = (graded | rejected[:, None]) & (count > 0)
+        survival = np.cumprod(np.where(graded, table, mean), axis=1)[known]
+        survived = (np.arange(k) < passed[:, None])[known].astype(np.float64)
+        index = np.minimum((survival * ECE_BINS).astype(np.int64), ECE_BINS - 1)
+        for i, column in enumerate((None, survival, survived)):
+            self._survival[i] += np.bincount(index, column, ECE_BINS)
+
+    def scores(self) -> Calibration | None:
+        """The scores so far, None before the first observation."""
+        by_position = self._reliability.sum(axis=2)
+        total = float(by_position[0].sum())
+        if total <= 0:
+            return None
+        pooled = self._reliability.sum(axis=1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            loss = self._loss / by_position[0]
+            gap = (by_position[1] - by_position[2]) / by_position[0]
+            ece = np.abs(self._reliability[1] - self._reliability[2]).sum(axis=1) / by_position[0]
+            means = pooled[1:] / pooled[0]
+        return Calibration(
+            log_loss=float(self._loss.sum() / total),
+            auc=float(area_under_curve(*self._ranks.sum(axis=1))),
+            ece=float(np.abs(pooled[1] - pooled[2]).sum() / total),
+            gap=float((by_position[1].sum() - by_position[2].sum()) / total),
+            observations=round(total),
+            log_loss_by_position=tuple(loss.tolist()),
+            auc_by_position=tuple(area_under_curve(*self._ranks).tolist()),
+            ece_by_position=tuple(ece.tolist()),
+            gap_by_position=tuple(gap.tolist()),
+            survival_ece=float(np.abs(self._survival[1] - self._survival[2]).sum() / max(self._survival[0].sum(), 1.0)),
+            reliability=tuple(zip(pooled[0].tolist(), *means.tolist(), strict=True)),
+        )
+
+
+def _loss(log_odds: Floats, accepted: Floats) -> Floats:
+    """−log likelihood of each row, nats."""
+    value: Floats = np.log1p(np.exp(-np.abs(log_odds))) + np.maximum(log_odds, 0.0) - accepted * log_odds
+    return value
+
+
+def area_under_curve(rejected: Floats, accepted: Floats) -> Floats:
+    """AUC by the Mann-Whitney statistic, ties half: [..., R] counts by ascending score → [...], or NaN."""
+    below = np.cumsum(rejected, axis=-1) - rejected
+    won = (accepted * (below + 0.5 * rejected)).sum(axis=-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        value: Floats = won / (rejected.sum(axis=-1) * accepted.sum(axis=-1))
+    return value

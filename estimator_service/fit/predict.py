@@ -1,0 +1,68 @@
+"""Coefficients as arrays: confidences of rows, and float32-exact coefficients from a fitted point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from acceptd.segments import NUM_SEGMENTS
+from acceptd.types import Coefficients, SegmentCoefficients
+from numpy.typing import NDArray
+
+from estimator_service.fit.histogram import NUM_SLOTS, UNKNOWN
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Coefficients by segment slot. slopes: float64[NUM_SLOTS, 1 + J], intercepts: [NUM_SLOTS, K], knots: [J]."""
+
+    slopes: Floats
+    intercepts: Floats
+    knots: Floats
+
+    @staticmethod
+    def of(value: Coefficients) -> Predictor:
+        """From a published version; a segment that is absent, and rows of unknown segment, use the line."""
+        slopes = np.zeros((NUM_SLOTS, 1 + len(value.knots)))
+        intercepts = np.zeros((NUM_SLOTS, value.num_positions))
+        for slot in range(NUM_SLOTS):
+            served = value.line if slot == UNKNOWN else value.of(slot)
+            slopes[slot, : len(served.slopes)] = served.slopes
+            intercepts[slot] = served.intercepts
+        return Predictor(slopes, intercepts, np.asarray(value.knots, np.float64))
+
+    def link(self, segment: Ints, x: Floats) -> Floats:
+        """g(x) of each row's segment, float64[N]."""
+        value: Floats = self.slopes[segment, 0] * x
+        for j, knot in enumerate(self.knots):
+            value += self.slopes[segment, 1 + j] * np.maximum(x - knot, 0.0)
+        return value
+
+    def log_odds(self, segment: Ints, position: Ints, x: Floats) -> Floats:
+        """Log-odds of acceptance, float64[N], nats."""
+        return self.link(segment, x) + self.intercepts[segment, position]
+
+
+def sigmoid(log_odds: Floats) -> Floats:
+    """1 / (1 + exp(−log_odds)), without overflow."""
+    small = np.exp(-np.abs(log_odds))
+    value: Floats = np.where(log_odds >= 0, 1.0, small) / (1.0 + small)
+    return value
+
+
+def float32_exact(values: Floats) -> tuple[float, ...]:
+    """The nearest float32 values, as Python floats."""
+    return tuple(values.astype(np.float32).astype(np.float64).tolist())
+
+
+def segment_coefficients(piece_slopes: Floats, intercepts: Floats) -> SegmentCoefficients:
+    """From slopes of the pieces [1 + J] and intercepts [K]: slope first, then its changes at the knots."""
+    return SegmentCoefficients(float32_exact(np.diff(piece_slopes, prepend=0.0)), float32_exact(intercepts))
+
+
+def all_segments(value: SegmentCoefficients) -> dict[int, SegmentCoefficients]:
+    """The same coefficients for every segment of the protocol."""
+    return dict.fromkeys(range(NUM_SEGMENTS), value)
