@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
+
 from acceptd.bins import EDGES, NUM_BINS
 from acceptd.limits import MAX_LOG_ODDS
 from acceptd.segments import NUM_SEGMENTS
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from acceptd.codec import Observations
@@ -70,8 +71,7 @@ def grade(rows: Observations) -> Graded:
 
 def histogram(cell: NDArray[np.int64], x: Floats, accepted: Floats, cells: int, weight: Floats | None = None) -> Floats:
     """Sums of (weight, weight·accepted, weight·x) by cell: float64[3, cells]. Without weights each row counts 1."""
-    if weight is None:
-        n: Floats = np.bincount(cell, minlength=cells).astype(np.float64)
-    else:
-        n, accepted, x = np.bincount(cell, weight, cells), accepted * weight, x * weight
+    if weight is not None:
+        accepted, x = accepted * weight, x * weight
+    n = np.bincount(cell, weight, cells).astype(np.float64)
     return np.stack((n, np.bincount(cell, accepted, cells), np.bincount(cell, x, cells)))

@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+
 from acceptd.bins import NUM_BINS
 from acceptd.limits import PRIOR_INTERCEPT, PRIOR_SLOPE
 from acceptd.types import Coefficients, Version, prior
-
 from estimator_service.fit.calibration import CalibrationSums
 from estimator_service.fit.histogram import NUM_SLOTS, grade, histogram
 from estimator_service.fit.newton import Cells, Floats, Point, Prior, fit, normal_equations

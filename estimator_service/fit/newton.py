@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
+
 from acceptd.bins import EDGES
 from acceptd.limits import MAX_INTERCEPT, MAX_SLOPE
-from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
@@ -179,13 +180,13 @@ def solve_arrowhead(a: Floats, b: Floats, c: Floats, g: Floats, h: Floats) -> tu
     ratio = b / c[:, :, None]
     schur = a - np.matmul(np.swapaxes(b, 1, 2), ratio)
     right = g - np.matmul(h[:, None, :], ratio)[:, 0, :]
-    u = right / schur[:, :, 0] if a.shape[1] == 1 else np.linalg.solve(schur, right[:, :, None])[:, :, 0]
-    v = h / c - np.matmul(ratio, u[:, :, None])[:, :, 0]
+    u: Floats = right / schur[:, :, 0] if a.shape[1] == 1 else np.linalg.solve(schur, right[:, :, None])[:, :, 0]
+    v: Floats = h / c - np.matmul(ratio, u[:, :, None])[:, :, 0]
     return u, v
 
 
 def _penalty(prior: Prior, point: Point) -> Floats:
-    total = 0.5 * (prior.slope_precision * (point.slopes - prior.slopes) ** 2).sum(axis=1)
+    total: Floats = 0.5 * (prior.slope_precision * (point.slopes - prior.slopes) ** 2).sum(axis=1)
     total += 0.5 * (prior.intercept_precision * (point.intercepts - prior.intercepts) ** 2).sum(axis=1)
     if prior.smoothness:
         total += 0.5 * prior.smoothness * (np.diff(point.slopes, axis=1) ** 2).sum(axis=1)

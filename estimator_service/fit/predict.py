@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from acceptd.segments import NUM_SEGMENTS
-from acceptd.types import Coefficients, SegmentCoefficients
 from numpy.typing import NDArray
 
+from acceptd.segments import NUM_SEGMENTS
+from acceptd.types import Coefficients, SegmentCoefficients
 from estimator_service.fit.histogram import NUM_SLOTS, UNKNOWN
 
 Floats = NDArray[np.float64]

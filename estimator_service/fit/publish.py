@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from acceptd.types import Coefficients
 
+from acceptd.types import Coefficients
 from estimator_service.fit.histogram import NUM_SLOTS
 from estimator_service.fit.predict import Predictor, sigmoid
 
