@@ -1,0 +1,126 @@
+"""Exploration: a few draft tokens are verified whatever their confidences say, so that every position keeps labels.
+
+A position that the budget always trims is never graded, and a budget stuck at 0 grades nothing: the estimates could
+not recover. So each step draws a depth, and then the requests whose blocks are verified at least to that depth. The
+draw uses a generator keyed by (seed, step), the scheduled counts and per-position counts of earlier evidence, and
+nothing else; it is made before the step's confidences are read. Choosing by x would leak: a deep position's x depends
+on the tokens drawn before it. Every rank draws the same from the same seed, step and counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from acceptd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Share of drafted slots that exploration may add. More gives deep positions labels sooner and costs as much time.
+DEFAULT_SHARE = 0.01
+
+#: Steps after which one block is explored in any case. At one request of K = 4 the share alone takes 100 steps.
+DEFAULT_MAX_GAP = 64
+
+#: Part of the depth draws spread evenly over positions, so that none starves while another has the fewest labels.
+EVEN_PART = 0.25
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """What one step explores.
+
+    rows: indices of the requests, ascending. depth: leading draft tokens of each that are verified in any case.
+    propensity: probability that a given request of at least that depth was drawn in this step, given the depth; the
+    same for every row and every position below `depth`, in (0, 1].
+    """
+
+    rows: tuple[int, ...]
+    depth: int
+    propensity: float
+
+    def forced(self, num_requests: int) -> NDArray[np.int32]:
+        """int32[R]: `depth` at the explored rows, 0 elsewhere."""
+        out = np.zeros(num_requests, np.int32)
+        out[list(self.rows)] = self.depth
+        return out
+
+
+class Exploration:
+    """Draws what each step explores.
+
+    seed: the same on all ranks. share: expected explored slots over drafted slots, in [0, 1]; 0 turns exploration
+    off. max_gap: steps with drafts within which at least one block is explored.
+    """
+
+    def __init__(self, seed: int, *, share: float = DEFAULT_SHARE, max_gap: int = DEFAULT_MAX_GAP) -> None:
+        if not 0.0 <= share <= 1.0:
+            raise ConfigError(f"exploration share is {share}; accepted: 0 to 1")
+        if max_gap < 1:
+            raise ConfigError(f"exploration max_gap is {max_gap}; accepted: 1 or more steps")
+        self.seed = seed
+        self.share = share
+        self.max_gap = max_gap
+        self._gap = 0
+
+    def draw(
+        self, step: int, scheduled: NDArray[np.int32], evidence: Sequence[float], max_drafts: int
+    ) -> Explored | None:
+        """The rows to explore in this step, or None.
+
+        scheduled: int32[R]. evidence: K counts of labels a position has had, from earlier steps and equal on all
+        ranks; positions with fewer are drawn more often. max_drafts: slots one sampler chunk takes.
+        """
+        if not self.share:
+            return None
+        deepest = int(scheduled.max(initial=0))
+        depth = min(self._depth(step, evidence, deepest), max_drafts) if deepest else 0
+        if not depth:
+            return None
+        rows = np.flatnonzero(scheduled >= depth)
+        wanted = self.share * int(scheduled.sum()) / depth
+        due = self._gap + 1 >= self.max_gap
+        # Rounded at random, so that a given row's chance is exactly expected / candidates.
+        expected = min(max(wanted, 1.0 if due else 0.0), float(rows.shape[0]), float(max_drafts // depth))
+        count = int(expected)
+        count += self._uniform(step, 1) < expected - count
+        if not count:
+            self._gap += 1
+            return None
+        self._gap = 0
+        return Explored(self._sample(step, rows.tolist(), count), depth, expected / rows.shape[0])
+
+    def _depth(self, step: int, evidence: Sequence[float], deepest: int) -> int:
+        """A depth in 1 … deepest; position k is the last one explored with weight 1 / (1 + evidence[k])."""
+        weights = [1.0 / (1.0 + max(count, 0.0)) for count in evidence[:deepest]]
+        even = EVEN_PART * sum(weights) / ((1.0 - EVEN_PART) * len(weights))
+        point = self._uniform(step, 0) * (sum(weights) + even * len(weights))
+        for depth, weight in enumerate(weights, 1):
+            point -= weight + even
+            if point < 0.0:
+                return depth
+        return len(weights)
+
+    def _sample(self, step: int, rows: list[int], count: int) -> tuple[int, ...]:
+        """`count` of `rows` without replacement, each subset equally likely, ascending."""
+        for i in range(count):
+            j = i + int(self._uniform(step, 2 + i) * (len(rows) - i))
+            rows[i], rows[j] = rows[j], rows[i]
+        return tuple(sorted(rows[:count]))
+
+    def _uniform(self, step: int, index: int) -> float:
+        """Number `index` of `step` in [0, 1): counter-based, so no draw depends on how many were made before."""
+        return (_mix(_mix(_mix(self.seed) ^ step) ^ index) >> 11) / 2**53
+
+
+def _mix(value: int) -> int:
+    """SplitMix64's output function (Steele, Lea & Flood, 2014): every input bit reaches every output bit."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
