@@ -139,9 +139,12 @@ def choose(
             best = kept
     extra = 0
     if explored is not None:
-        # Where nothing but them is chosen, the best slot left out is the mark.
-        mark = scores[max(best - 1, 0)] if scores.shape[0] else 0.0
-        extra = int(np.count_nonzero(survival[explored] > mark))
+        if best:
+            extra = int(np.count_nonzero(survival[explored] > scores[best - 1]))
+        else:
+            # Nothing else is chosen: those that rank no higher than the best slot left out.
+            left_out = scores[0] if scores.shape[0] else 0.0
+            extra = int(np.count_nonzero(survival[explored] >= left_out))
     return Choice(base + best, float(expected[best]), float(milliseconds[best]), limit, float(expected[-1]), extra)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from acceptd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -102,13 +103,23 @@ def _clean(name: str, samples: Iterable[Sample], limit: int, notices: list[str])
     if not by_size:
         raise ConfigError(f"{name} curve has no usable sample; accepted: sizes 1 to {limit} with a finite time")
     curve = [(size, float(np.median(times))) for size, times in sorted(by_size.items())]
-    fitted = non_decreasing([milliseconds for _, milliseconds in curve])
+    fitted = non_decreasing(_without_outliers([milliseconds for _, milliseconds in curve]))
     repaired = [size for (size, raw), value in zip(curve, fitted, strict=True) if raw != value]
     if repaired:
         notices.append(f"{name} curve: smoothed where a larger size took less, at {', '.join(map(str, repaired[:8]))}")
     if len(curve) == 1:
         notices.append(f"{name} curve has one size, {curve[0][0]}: taken as proportional beyond it")
     return [(size, value) for (size, _), value in zip(curve, fitted, strict=True)]
+
+
+def _without_outliers(values: Sequence[float]) -> list[float]:
+    """A value out of order between two neighbours that are in order takes the nearer neighbour's level."""
+    out = list(values)
+    for i in range(1, len(values) - 1):
+        before, after = values[i - 1], values[i + 1]
+        if before <= after:
+            out[i] = min(max(values[i], before), after)
+    return out
 
 
 def non_decreasing(values: Sequence[float]) -> list[float]:

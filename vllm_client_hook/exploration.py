@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from acceptd.errors import ConfigError
 
 if TYPE_CHECKING:

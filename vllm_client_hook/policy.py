@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from acceptd.modes import Mode
 
+from acceptd.modes import Mode
 from vllm_client_hook.budget import Choice, choose, drafts_that_fit
 from vllm_client_hook.exploration import Exploration, Explored
 

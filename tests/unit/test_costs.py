@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from acceptd.errors import ConfigError
 
+from acceptd.errors import ConfigError
 from vllm_client_hook.costs import CostTable, build_cost_table, non_decreasing
 
 DRAFT = [(1, 1.0), (8, 1.2)]

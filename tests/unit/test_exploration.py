@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from acceptd.errors import ConfigError
 from scipy.stats import chisquare
 
+from acceptd.errors import ConfigError
 from vllm_client_hook.exploration import Exploration
 
 EVEN = [0.0] * 7

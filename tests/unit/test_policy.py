@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from acceptd.modes import Mode
 
+from acceptd.modes import Mode
 from vllm_client_hook.costs import CostTable
 from vllm_client_hook.exploration import Exploration
 from vllm_client_hook.policy import BudgetPolicy, Decision
