@@ -1,0 +1,70 @@
+"""Exact, undecayed counts of a pair: what was learned from, what was left out and what was refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from acceptd.codec import Observations
+
+
+@dataclass
+class Counters:
+    """observations, acceptances: uint64[K]. blocks: rows learned from. exclusions: blocks by ExclusionReason value.
+
+    rejects: batches by RejectReason value. rows_rejected: their rows, as far as they could be told.
+    """
+
+    observations: NDArray[np.uint64]
+    acceptances: NDArray[np.uint64]
+    blocks: int = 0
+    exclusions: Counter[int] = field(default_factory=Counter)
+    rejects: Counter[int] = field(default_factory=Counter)
+    rows_rejected: int = 0
+
+    @classmethod
+    def zero(cls, num_positions: int) -> Counters:
+        """Nothing seen yet, for K = `num_positions`."""
+        return cls(np.zeros(num_positions, np.uint64), np.zeros(num_positions, np.uint64))
+
+    def add(self, rows: Observations) -> None:
+        """Counts each observed position of `rows` and its label."""
+        num_positions = len(self.observations)
+        self.observations += _deeper_than(rows.observed, num_positions)
+        self.acceptances += _deeper_than(rows.accepted, num_positions)
+        self.blocks += len(rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; exact, since Python's integers are."""
+        return {
+            "observations": [int(n) for n in self.observations],
+            "acceptances": [int(n) for n in self.acceptances],
+            "blocks": self.blocks,
+            "exclusions": {str(reason): n for reason, n in self.exclusions.items()},
+            "rejects": {str(reason): n for reason, n in self.rejects.items()},
+            "rows_rejected": self.rows_rejected,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Counters:
+        """What `to_json` gave."""
+        return cls(
+            np.array(value["observations"], np.uint64),
+            np.array(value["acceptances"], np.uint64),
+            value["blocks"],
+            Counter({int(reason): n for reason, n in value["exclusions"].items()}),
+            Counter({int(reason): n for reason, n in value["rejects"].items()}),
+            value["rows_rejected"],
+        )
+
+
+def _deeper_than(depths: NDArray[Any], num_positions: int) -> NDArray[np.uint64]:
+    """uint64[K]: how many of `depths` are larger than k."""
+    histogram = np.bincount(depths, minlength=num_positions + 1)
+    return np.cumsum(histogram[::-1])[::-1][1 : num_positions + 1].astype(np.uint64)

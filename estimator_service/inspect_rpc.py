@@ -1,0 +1,112 @@
+"""The API for people over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from acceptd.codec import encode_coefficients
+from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
+from estimator_service.state import pair_state, pair_summary, worker_states
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from estimator_service.fleet import Fleet
+    from estimator_service.pair import Pair
+
+#: Shortest interval of WatchPair, seconds: bounds what one watcher costs.
+_MIN_INTERVAL = 0.1
+#: Longest time without a message to a watcher that asked for changes alone: it notices a dead connection by it.
+_QUIET_SECONDS = 5.0
+_DEFAULT_HISTORY, _MAX_HISTORY = 100, 10_000
+#: Candidates named in an error.
+_MAX_CANDIDATES = 8
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class InspectServicer(inspect_pb2_grpc.InspectServicer):
+    """`acceptd.v1.Inspect`: reads, never changes."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    async def ListPairs(self, request: inspect_pb2.ListPairsRequest, context: Context) -> inspect_pb2.ListPairsResponse:
+        """All pairs, by id."""
+        pairs = sorted(self._fleet.pairs.values(), key=lambda pair: pair.id)
+        return inspect_pb2.ListPairsResponse(pairs=[pair_summary(self._fleet, pair) for pair in pairs])
+
+    async def GetPair(self, request: inspect_pb2.GetPairRequest, context: Context) -> inspect_pb2.GetPairResponse:
+        """One pair's state."""
+        pair = await self._find(request.pair, context)
+        return inspect_pb2.GetPairResponse(state=pair_state(self._fleet, pair))
+
+    async def WatchPair(
+        self, request: inspect_pb2.WatchPairRequest, context: Context
+    ) -> AsyncIterator[inspect_pb2.WatchPairResponse]:
+        """The state now, and again on each publication or interval. A slow watcher skips states."""
+        pair = await self._find(request.pair, context)
+        interval = request.interval_seconds
+        if interval and not _MIN_INTERVAL <= interval <= 3600:
+            message = f"interval_seconds is {interval}; accepted: 0, or {_MIN_INTERVAL} to 3600"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+        changed = asyncio.Event()
+        watch = self._fleet.board.watch(pair.id, changed.set)
+        try:
+            while not self._fleet.draining:
+                changed.clear()
+                yield inspect_pb2.WatchPairResponse(state=pair_state(self._fleet, pair))
+                try:
+                    async with asyncio.timeout(interval or _QUIET_SECONDS):
+                        await changed.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            watch.close()
+
+    async def GetHistory(
+        self, request: inspect_pb2.GetHistoryRequest, context: Context
+    ) -> inspect_pb2.GetHistoryResponse:
+        """Published versions, newest first."""
+        pair = await self._find(request.pair, context)
+        if request.limit > _MAX_HISTORY:
+            message = f"limit is {request.limit}; accepted: 0 to {_MAX_HISTORY}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+        publications = await self._fleet.ledger.history(pair, request.limit or _DEFAULT_HISTORY)
+        return inspect_pb2.GetHistoryResponse(
+            entries=[
+                inspect_pb2.HistoryEntry(
+                    coefficients=encode_coefficients(item.pooled), published_at_seconds=item.wall, cause=item.cause
+                )
+                for item in publications
+            ]
+        )
+
+    async def ListWorkers(
+        self, request: inspect_pb2.ListWorkersRequest, context: Context
+    ) -> inspect_pb2.ListWorkersResponse:
+        """Connected workers, of one pair or of all."""
+        pair = await self._find(request.pair, context) if request.pair else None
+        return inspect_pb2.ListWorkersResponse(workers=worker_states(self._fleet, pair))
+
+    async def _find(self, prefix: str, context: Context) -> Pair:
+        pairs = self._fleet.pairs
+        if prefix in pairs:
+            return pairs[prefix]
+        found = sorted(id_ for id_ in pairs if id_.startswith(prefix)) if prefix else sorted(pairs)
+        if len(found) == 1:
+            return pairs[found[0]]
+        if found and prefix:
+            message = f"{prefix!r} begins {len(found)} pairs: {_some(found)}"
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
+        message = f"no pair {prefix!r}; known: {_some(sorted(pairs)) or 'none yet'}"
+        await context.abort(grpc.StatusCode.NOT_FOUND, message)
+        raise AssertionError("abort raises")
+
+
+def _some(ids: list[str]) -> str:
+    more = f" and {len(ids) - _MAX_CANDIDATES} more" if len(ids) > _MAX_CANDIDATES else ""
+    return ", ".join(ids[:_MAX_CANDIDATES]) + more

@@ -1,0 +1,153 @@
+"""The worker stream over gRPC: messages to the session and from its outbox, errors to statuses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from acceptd.errors import AcceptdError, IncompatiblePeer, WireError
+from acceptd.retry_info import STATUS_DETAILS_KEY, encode_retry_info
+from acceptd.v1 import estimator_pb2
+from estimator_service.fleet import Busy
+from estimator_service.outbox import Ending
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from estimator_service.fleet import Fleet
+    from estimator_service.outbox import Outbox
+    from estimator_service.session import Session
+
+logger = logging.getLogger(__name__)
+
+SERVICE = "acceptd.v1.Estimator"
+
+#: Time an ended stream has to send what is ready. Raising it lets a peer that does not read hold its place longer.
+_LAST_WORDS_SECONDS = 1.0
+
+
+def decode_request(data: bytes) -> estimator_pb2.StreamRequest | None:
+    """The message, None if the bytes are none: gRPC would end the stream without saying why."""
+    try:
+        return estimator_pb2.StreamRequest.FromString(data)
+    except DecodeError:
+        return None
+
+
+class EstimatorServicer:
+    """`acceptd.v1.Estimator`. One reader (this coroutine) and one sender a stream."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """For `grpc.aio.Server.add_generic_rpc_handlers`."""
+        stream = grpc.stream_stream_rpc_method_handler(
+            self.stream,
+            request_deserializer=decode_request,
+            response_serializer=estimator_pb2.StreamResponse.SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler(SERVICE, {"Stream": stream})
+
+    async def stream(
+        self,
+        requests: AsyncIterator[estimator_pb2.StreamRequest | None],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> None:
+        """One worker, from Hello to the end of its stream."""
+        try:
+            session = await self._greet(requests, context)
+        except AcceptdError as error:
+            await self._abort(context, _ending(error))
+            return
+        outbox = session.outbox
+        sender = asyncio.ensure_future(_send(outbox, context))
+        reader = asyncio.ensure_future(_receive(session, requests))
+        ended = asyncio.ensure_future(outbox.wait_for_ending())
+        try:
+            await asyncio.wait((sender, ended), return_when=asyncio.FIRST_COMPLETED)
+            # A peer that does not read must not keep an ended stream alive.
+            await asyncio.wait((sender,), timeout=_LAST_WORDS_SECONDS)
+        finally:
+            for task in (sender, reader, ended):
+                task.cancel()
+            await asyncio.gather(sender, reader, ended, return_exceptions=True)
+            self._fleet.disconnect(session)
+        if outbox.ending is not None and outbox.ending.code != "OK":
+            await self._abort(context, outbox.ending)
+
+    async def _greet(
+        self,
+        requests: AsyncIterator[estimator_pb2.StreamRequest | None],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> Session:
+        if self._fleet.draining:
+            raise Draining("the service is stopping")
+        try:
+            async with asyncio.timeout(self._fleet.settings.hello_seconds):
+                request = await anext(requests, None)
+        except TimeoutError:
+            raise NoHello(f"no Hello within {self._fleet.settings.hello_seconds:g} s") from None
+        if request is None or not request.HasField("hello"):
+            kind = request.WhichOneof("message") if request is not None else None
+            raise NoHello(f"first message is {kind or 'empty or not a StreamRequest'}; accepted: hello")
+        session = await self._fleet.connect(request.hello, context.peer())
+        await context.write(estimator_pb2.StreamResponse(welcome=session.welcome()))
+        return session
+
+    async def _abort(self, context: grpc.aio.ServicerContext[Any, Any], ending: Ending) -> None:
+        self._fleet.metrics.stream_ended(ending.code)
+        logger.info("stream of %s ended: %s: %s", context.peer(), ending.code, ending.message)
+        code = grpc.StatusCode[ending.code]
+        metadata: tuple[tuple[str, bytes], ...] = ()
+        if ending.retry_after is not None:
+            details = encode_retry_info(code.value[0], ending.message, ending.retry_after)
+            metadata = ((STATUS_DETAILS_KEY, details),)
+        await context.abort(code, ending.message, metadata)
+
+
+class Draining(AcceptdError):
+    """The service takes no more streams."""
+
+    code = "UNAVAILABLE"
+    retry = True
+
+
+class NoHello(IncompatiblePeer):
+    """A stream that does not begin with Hello."""
+
+
+def _ending(error: AcceptdError) -> Ending:
+    return Ending(error.code, str(error), error.retry_after if isinstance(error, Busy) else None)
+
+
+async def _send(outbox: Outbox, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """Sends what there is until the stream ends."""
+    while True:
+        while (message := outbox.take()) is not None:
+            await context.write(message)
+        if outbox.ending is not None:
+            return
+        await outbox.wait()
+
+
+async def _receive(session: Session, requests: AsyncIterator[estimator_pb2.StreamRequest | None]) -> None:
+    """Hands messages to the session until the worker or the session ends the stream."""
+    outbox = session.outbox
+    async for request in requests:
+        if not outbox.room:
+            await outbox.wait_for_room()
+        if session.closed:
+            return
+        try:
+            if request is None:
+                raise WireError("message is not a StreamRequest", field="message")
+            session.handle(request)
+        except AcceptdError as error:
+            session.end(_ending(error))
+            return
+    outbox.finish()

@@ -1,0 +1,245 @@
+"""One worker's stream as a state machine: messages in, answers into its outbox. Knows no gRPC."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from acceptd.codec import decode_batch, decode_version, encode_coefficients, encode_version
+from acceptd.errors import AcceptdError, IncompatiblePeer, MalformedBatch, NonFiniteValue, TooLarge, WireError
+from acceptd.limits import MAX_MESSAGE_BYTES
+from acceptd.types import Version
+from acceptd.v1 import estimator_pb2
+from acceptd.v1.estimator_pb2 import RejectReason
+from estimator_service.outbox import Ending, Outbox
+from estimator_service.rate import RowRate
+
+if TYPE_CHECKING:
+    from estimator_service.board import Watch
+    from estimator_service.fleet import Fleet
+    from estimator_service.pair import Pair
+    from estimator_service.publication import Publication
+    from estimator_service.worker import Worker
+
+#: Pushes whose answer is still awaited. A worker answers each in turn; older ones only cost their latency sample.
+_MAX_NONCES = 16
+#: Largest sequence: what SQLite's signed integers hold.
+_MAX_SEQUENCE = 2**63 - 1
+#: Bytes of a worker's own words that are kept (why it refused an update).
+_MAX_REASON = 256
+
+
+class Session:
+    """From a Hello that was accepted until the stream ends. `hello` has been checked by `Fleet.connect`."""
+
+    def __init__(self, fleet: Fleet, pair: Pair, worker: Worker, hello: estimator_pb2.Hello, peer: str) -> None:
+        self.pair = pair
+        self.worker = worker
+        self.hello = hello
+        self.peer = peer
+        self.connected_at = fleet.clock.wall()
+        self.closed = False
+        #: Highest version the worker is known to hold; nothing that sorts before it is ever pushed.
+        self.held = decode_version(hello.version) if hello.HasField("version") else Version()
+        self.applied: Version | None = self.held if hello.HasField("version") else None
+        self._first = True
+        self._fleet = fleet
+        self._rate = RowRate(fleet.settings.max_rows_per_second, fleet.settings.max_rows, fleet.clock)
+        self._nonce = 0
+        self._pushed: OrderedDict[int, tuple[Version, float]] = OrderedDict()
+        self.outbox = Outbox(fleet.settings.max_in_flight, lambda: fleet.ledger.committed, self._next_update)
+        self._watch: Watch[Publication] = fleet.board.watch(pair.id, self.outbox.wake)
+
+    def welcome(self) -> estimator_pb2.Welcome:
+        """The answer to Hello, with the coefficients in force unless the worker must not get them."""
+        settings = self._fleet.settings
+        message = estimator_pb2.Welcome(
+            epoch=self._fleet.epoch,
+            limits=estimator_pb2.Limits(
+                max_rows=settings.max_rows,
+                max_batch_bytes=MAX_MESSAGE_BYTES,
+                max_in_flight=settings.max_in_flight,
+            ),
+            flush=estimator_pb2.FlushPolicy(
+                rows=settings.flush_rows,
+                max_age_seconds=settings.flush_seconds,
+                coefficients_max_age_seconds=settings.coefficients_max_age_seconds,
+            ),
+            last_sequence=self.worker.last_sequence,
+        )
+        publication = self._watch.take()
+        if (
+            publication is not None
+            and publication.version >= self.held
+            and not self.worker.refused(publication.version)
+        ):
+            message.update.CopyFrom(self._push(publication))
+        return message
+
+    def handle(self, request: estimator_pb2.StreamRequest) -> None:
+        """Takes one message after Hello. Raises WireError or IncompatiblePeer where the stream must end."""
+        kind = request.WhichOneof("message")
+        if kind == "batch":
+            self.outbox.result(*self._batch(request.batch))
+        elif kind == "update_status":
+            self._update_status(request.update_status)
+        elif kind == "report":
+            self.worker.report.CopyFrom(request.report)
+            self._fleet.metrics.report(self.pair.id, self.worker.key, request.report)
+        elif kind == "hello":
+            raise IncompatiblePeer("second Hello on a stream; accepted: one, as the first message")
+        else:
+            raise WireError("empty StreamRequest; accepted: batch, update_status or report", field="message")
+
+    def heartbeat(self) -> None:
+        """Renews the age of the coefficients the worker has, or had offered."""
+        self.outbox.heartbeat(estimator_pb2.Heartbeat(version=encode_version(self.pair.publication.version)))
+
+    def end(self, ending: Ending) -> None:
+        """Stops applying what arrives and ends the stream."""
+        self.closed = True
+        self.outbox.end(ending)
+
+    def drain(self, reason: str, reconnect_after: float) -> None:
+        """Stops applying what arrives; answers what was applied, then tells the worker and ends the stream."""
+        self.closed = True
+        self.outbox.drain(estimator_pb2.Drain(reason=reason, reconnect_after_seconds=reconnect_after))
+
+    def leave(self) -> None:
+        """Lets go of the board."""
+        self.closed = True
+        self._watch.close()
+
+    def _batch(self, batch: estimator_pb2.ObservationBatch) -> tuple[estimator_pb2.BatchResult, int]:
+        """The result of one batch and the ticket to wait for before it is sent."""
+        if (untimely := self._untimely(batch)) is not None:
+            return untimely
+        worker, sequence, rows = self.worker, batch.sequence, len(batch.accepted)
+        self._first = False
+        worker.gaps += sequence - worker.last_sequence - 1
+        try:
+            self._check(batch, rows)
+            observations = decode_batch(batch, self.pair.num_positions)
+        except WireError as error:
+            return self._set_aside(batch, _reason(error), str(error), error.field, error.index)
+        version = decode_version(batch.version) if batch.HasField("version") else None
+        if not self.pair.knows(version, self.held):
+            message = f"version {version} was never published to {self.pair.id}"
+            return self._set_aside(batch, RejectReason.REJECT_REASON_UNKNOWN_VERSION, message, "version", 0)
+        workload = self.hello.workload
+        self.pair.apply(observations, batch.exclusions, version, workload, worker.name)
+        worker.last_sequence = sequence
+        worker.blocks += rows
+        ticket = self._fleet.ledger.batch(self.pair, worker, workload, batch)
+        self._fleet.applied(self.pair)
+        return estimator_pb2.BatchResult(sequence=sequence, last_sequence=sequence, rows_accepted=rows), ticket
+
+    def _untimely(self, batch: estimator_pb2.ObservationBatch) -> tuple[estimator_pb2.BatchResult, int] | None:
+        """The refusal of a batch that is not the next one, or comes too fast; None if its turn is now."""
+        sequence, expected = batch.sequence, self.worker.last_sequence + 1
+        if not 1 <= sequence <= _MAX_SEQUENCE:
+            message = f"sequence is {sequence}; accepted: 1 to {_MAX_SEQUENCE}"
+            return self._refuse(batch, RejectReason.REJECT_REASON_MALFORMED, message, field="sequence"), 0
+        if sequence < expected:
+            message = f"batch {sequence} is done with; last_sequence is {expected - 1}"
+            # What the answer to the first arrival waits for, this one waits for too.
+            return self._refuse(batch, RejectReason.REJECT_REASON_DUPLICATE, message), self._fleet.ledger.ticket
+        # On a new stream: a worker that comes back may have forgotten batches that were answered on an earlier one.
+        if sequence != expected and not self._first:
+            message = f"sequence is {sequence}; accepted: {expected}"
+            return self._refuse(batch, RejectReason.REJECT_REASON_OUT_OF_ORDER, message, field="sequence"), 0
+        ledger = self._fleet.ledger
+        if ledger.trouble is not None:
+            return self._postpone(batch, f"the store cannot commit: {ledger.trouble}", ledger.retry_seconds), 0
+        if wait := self._rate.take(len(batch.accepted)):
+            limit = self._fleet.settings.max_rows_per_second
+            return self._postpone(batch, f"more than {limit:g} rows/s; accepted again in {wait:.2f} s", wait), 0
+        return None
+
+    def _check(self, batch: estimator_pb2.ObservationBatch, rows: int) -> None:
+        """Limits that are this service's, beside those of the protocol."""
+        if rows > (limit := self._fleet.settings.max_rows):
+            raise TooLarge(f"accepted has {rows} rows; accepted: 1 to {limit}", field="accepted", index=limit)
+        for i, item in enumerate(batch.exclusions):
+            if item.blocks > _MAX_SEQUENCE:
+                raise MalformedBatch(
+                    f"exclusions[{i}].blocks is {item.blocks}; accepted: at most {_MAX_SEQUENCE}",
+                    field="exclusions",
+                    index=i,
+                )
+
+    def _set_aside(
+        self, batch: estimator_pb2.ObservationBatch, reason: RejectReason, message: str, field: str, index: int
+    ) -> tuple[estimator_pb2.BatchResult, int]:
+        """Refuses a batch for good: nothing of it is applied, its sequence is done with."""
+        self.worker.last_sequence = batch.sequence
+        result = self._refuse(batch, reason, message, field=field, index=index)
+        return result, self._fleet.ledger.reject(self.pair, self.worker, reason, len(batch.accepted))
+
+    def _postpone(self, batch: estimator_pb2.ObservationBatch, message: str, wait: float) -> estimator_pb2.BatchResult:
+        """Refuses a batch for now: it may be sent again after `wait` seconds."""
+        result = self._refuse(batch, RejectReason.REJECT_REASON_OVER_QUOTA, message)
+        result.retry_after_seconds = wait
+        return result
+
+    def _refuse(
+        self,
+        batch: estimator_pb2.ObservationBatch,
+        reason: RejectReason,
+        message: str,
+        *,
+        field: str = "",
+        index: int = 0,
+    ) -> estimator_pb2.BatchResult:
+        rows = len(batch.accepted)
+        self.pair.reject(reason, rows)
+        return estimator_pb2.BatchResult(
+            sequence=batch.sequence,
+            last_sequence=self.worker.last_sequence,
+            rows_rejected=min(rows, 2**32 - 1),
+            reason=reason,
+            field=field,
+            index=index,
+            message=message,
+        )
+
+    def _next_update(self) -> estimator_pb2.CoefficientUpdate | None:
+        """The latest publication, if it is new to this worker, newer than what it holds and not refused by it."""
+        publication = self._watch.take()
+        if publication is None or publication.version <= self.held or self.worker.refused(publication.version):
+            return None
+        return self._push(publication)
+
+    def _push(self, publication: Publication) -> estimator_pb2.CoefficientUpdate:
+        self._nonce += 1
+        self._pushed[self._nonce] = publication.version, self._fleet.clock.monotonic()
+        while len(self._pushed) > _MAX_NONCES:
+            self._pushed.popitem(last=False)
+        coefficients = publication.of(self.hello.workload)
+        if self.hello.capabilities.max_knots < len(coefficients.knots) or self.hello.capabilities.max_segments <= 1:
+            coefficients = coefficients.straight()
+        return estimator_pb2.CoefficientUpdate(
+            coefficients=encode_coefficients(coefficients), nonce=self._nonce, mode=self.pair.mode
+        )
+
+    def _update_status(self, status: estimator_pb2.UpdateStatus) -> None:
+        version, pushed_at = self._pushed.pop(status.nonce, (None, 0.0))
+        if version is None:
+            self._fleet.metrics.unknown_nonce(self.pair.id)
+            return
+        if status.rejected:
+            self.worker.refuse(version, status.rejected[:_MAX_REASON])
+            self._fleet.metrics.nack(self.pair.id)
+        else:
+            self.held = max(self.held, version)
+            self._fleet.metrics.ack(self.pair.id, self._fleet.clock.monotonic() - pushed_at)
+        if status.HasField("version"):
+            self.applied = decode_version(status.version)
+
+
+def _reason(error: AcceptdError) -> RejectReason:
+    if isinstance(error, NonFiniteValue):
+        return RejectReason.REJECT_REASON_NON_FINITE
+    if isinstance(error, TooLarge):
+        return RejectReason.REJECT_REASON_TOO_LARGE
+    return RejectReason.REJECT_REASON_MALFORMED

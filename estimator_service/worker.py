@@ -1,0 +1,74 @@
+"""What the service remembers of one worker process, over all of its streams."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from acceptd.v1 import estimator_pb2
+
+if TYPE_CHECKING:
+    from acceptd.types import Version
+
+#: Incarnations remembered. One that is forgotten and comes back would have a batch that it sends again counted twice,
+#: so this is far above the number of workers at once; each costs under a kilobyte.
+MAX_INCARNATIONS = 16_384
+#: Refused versions remembered a worker. Versions only grow, so an old one is not pushed again anyway.
+_MAX_REFUSED = 16
+
+WorkerKey = tuple[str, int]
+
+
+@dataclass
+class Worker:
+    """One incarnation. `last_sequence` is its high-water mark: batches up to it are done with, applied or refused."""
+
+    name: str
+    incarnation: int
+    pair: str
+    last_sequence: int = 0
+    blocks: int = 0
+    gaps: int = 0
+    report: estimator_pb2.WorkerReport = field(default_factory=estimator_pb2.WorkerReport)
+    last_rejected_update: str = ""
+    _refused: OrderedDict[Version, None] = field(default_factory=OrderedDict)
+
+    @property
+    def key(self) -> WorkerKey:
+        """(name, incarnation)."""
+        return self.name, self.incarnation
+
+    def refuse(self, version: Version, why: str) -> None:
+        """Notes that the worker did not take `version`."""
+        self._refused[version] = None
+        self._refused.move_to_end(version)
+        while len(self._refused) > _MAX_REFUSED:
+            self._refused.popitem(last=False)
+        self.last_rejected_update = why
+
+    def refused(self, version: Version) -> bool:
+        """Whether the worker said no to `version`."""
+        return version in self._refused
+
+
+class Roster:
+    """(name, incarnation) → Worker, at most `MAX_INCARNATIONS`; the one seen longest ago goes first."""
+
+    def __init__(self) -> None:
+        self._workers: OrderedDict[WorkerKey, Worker] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def get(self, name: str, incarnation: int, pair: str) -> Worker:
+        """The worker, remembered or new."""
+        worker = self._workers.get((name, incarnation))
+        if worker is None:
+            worker = Worker(name, incarnation, pair)
+            self._workers[worker.key] = worker
+            if len(self._workers) > MAX_INCARNATIONS:
+                self._workers.popitem(last=False)
+        self._workers.move_to_end(worker.key)
+        worker.pair = pair
+        return worker

@@ -1,0 +1,47 @@
+"""A real service on free ports."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from estimator_service.config import load_settings
+from estimator_service.server import Server
+
+Start = Callable[..., Awaitable[Server]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Starts services with the settings given; stops what is still running."""
+    servers: list[Server] = []
+
+    async def start_(**flags: Any) -> Server:
+        defaults = {"listen": "127.0.0.1:0", "metrics_listen": "", "drain_seconds": 1.0}
+        server = await Server.start(load_settings({**defaults, **flags}, environ={}))
+        servers.append(server)
+        return server
+
+    yield start_
+    for server in servers:
+        await server.stop()
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Callable[[str], grpc.aio.Channel]]:
+    """Channels, closed at the end."""
+    channels: list[grpc.aio.Channel] = []
+
+    def connect_(address: str) -> grpc.aio.Channel:
+        channel = grpc.aio.insecure_channel(
+            address, options=[("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+        )
+        channels.append(channel)
+        return channel
+
+    yield connect_
+    for channel in channels:
+        await channel.close()
