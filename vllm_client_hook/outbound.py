@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
+
 from acceptd.codec import Observations, encode_batch
 from acceptd.limits import MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_ROWS
 from acceptd.v1 import types_pb2

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import grpc
+
 from acceptd import codec
 from acceptd.limits import MAX_MESSAGE_BYTES
 from acceptd.v1 import estimator_pb2, types_pb2

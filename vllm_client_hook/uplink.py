@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
+
 from acceptd import __version__, codec
 from acceptd.errors import WireError
 from acceptd.limits import MAX_MESSAGE_BYTES
 from acceptd.types import Version
 from acceptd.v1 import estimator_pb2, types_pb2
 from acceptd.v1.estimator_pb2_grpc import EstimatorStub
-
 from vllm_client_hook.backoff import Backoff, BackoffSettings
 from vllm_client_hook.outbound import Limits, Outbound
 from vllm_client_hook.retry_info import retry_delay
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from acceptd.types import PairKey
-
     from vllm_client_hook.outbound import Graded
 
 #: Versions whose verdict is remembered, so that a push repeated on a new stream is answered at once.
