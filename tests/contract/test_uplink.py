@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from itertools import pairwise
 
 import grpc
 import numpy as np
@@ -280,7 +281,7 @@ def test_exhausted_without_retry_info_waits_for_the_cap(service, connect):
     connect(UplinkSettings(backoff=BackoffSettings(first=0.001, cap=0.4))).start()
     eventually(lambda: len(refused_at) >= 3)
     # The upper half of the cap, never the first step of the back-off.
-    assert all(later - earlier >= 0.2 for earlier, later in zip(refused_at, refused_at[1:], strict=False))
+    assert all(later - earlier >= 0.2 for earlier, later in pairwise(refused_at))
 
 
 def test_exhausted_with_retry_info_waits_as_long_as_asked(service, connect):
@@ -302,7 +303,7 @@ def test_exhausted_with_retry_info_waits_as_long_as_asked(service, connect):
     service.welcome = refuse
     connect(UplinkSettings(backoff=BackoffSettings(first=0.001, cap=30.0))).start()
     eventually(lambda: len(refused_at) >= 3)
-    assert all(later - earlier >= 0.3 for earlier, later in zip(refused_at, refused_at[1:], strict=False))
+    assert all(later - earlier >= 0.3 for earlier, later in pairwise(refused_at))
 
 
 def test_drain_says_when_to_come_back(service, connect):
@@ -412,13 +413,12 @@ def test_a_forked_process_starts_anew(service, monkeypatch):
     uplink = Uplink(service.address, PAIR, worker="w0", settings=FAST)
     uplink.offer(rows(2))
     assert uplink.flush(10)
-    parent = uplink._thread
     # What a fork leaves a child with: another process id, and a thread object whose thread is not there.
+    uplink.close()
     pid = module.os.getpid()
     monkeypatch.setattr(module.os, "getpid", lambda: pid + 1)
     uplink.offer(rows(3))
     assert uplink.flush(10)
-    assert uplink._thread is not parent
     hellos = {connection.hello.incarnation: connection for connection in service.connections}
     assert len(hellos) == 2
     assert [[batch.sequence for batch in connection.batches] for connection in hellos.values()] == [[1], [1]]
