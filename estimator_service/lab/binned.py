@@ -37,8 +37,8 @@ class Binned:
         _, groups, positions, bins = self.sums.shape
         index = np.clip((value - self._low) * self._scale, 0, bins - 1).astype(np.int64)
         index += (group.astype(np.int64) * positions + position) * bins
-        for sums, weights in zip(self.sums, (None, label, value), strict=True):
-            sums += np.bincount(index, weights, groups * positions * bins).reshape(sums.shape)
+        for kind, weights in enumerate((None, label, value)):
+            self.sums[kind] += np.bincount(index, weights, groups * positions * bins).reshape(groups, positions, bins)
 
     def cells(self, shift: float = 0.0, scale: float = 1.0) -> Cells:
         """The counts for `fit.newton`, one slope a group, with the feature as (value − shift) / scale."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Feature:
     """One candidate.
 
-    column: column of the trace it is computed from. compute: that column (float64, any shape) → the feature, same shape,
+    column: column of the trace it comes from. compute: that column (float64, any shape) → the feature, same shape,
     oriented so that larger means likelier to be accepted. low, high: its range; values beyond are clamped.
     lossless: whether it is a function of the prefix alone. Verifying by it then leaves the output distribution the
     target's; a feature of the token that was drawn biases it (tests/unit/test_losslessness.py).

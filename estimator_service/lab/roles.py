@@ -188,7 +188,7 @@ class _ClusterScores:
 
 
 def _extended(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    return np.concatenate([values, np.zeros(max(0, size - len(values)))])
+    return np.asarray(np.concatenate([values, np.zeros(max(0, size - len(values)))]))
 
 
 def _correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:

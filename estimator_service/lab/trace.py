@@ -46,6 +46,8 @@ class Trace:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if not path.is_file():
+            raise TraceError(f"{path}: no such file; accepted: a Parquet file of {columns.FORMAT}")
         try:
             self._file = pq.ParquetFile(path)
         except (OSError, pa.ArrowException) as error:
