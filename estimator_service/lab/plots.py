@@ -151,7 +151,7 @@ def _coefficients(replay: Replay, title: str) -> Figure | None:
 def _lines(replay: Replay, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Blocks seen [R], slope [R], intercepts [R, K] of the straight line, by round from the second on."""
     lines = [c.line for c in replay.courses[name].coefficients[1:] if c is not None]
-    blocks = np.arange(1, len(lines) + 1) * float(replay.round_size)
+    blocks = np.arange(1, len(lines) + 1, dtype=np.float64) * replay.round_size
     return blocks, np.array([line.slopes[0] for line in lines]), np.array([line.intercepts for line in lines])
 
 

@@ -164,8 +164,8 @@ class _ClusterScores:
         key = (observed.group << 40) | cluster
         distinct, inverse = np.unique(key, return_inverse=True)
         size = 1 + fitted.intercepts.shape[1]
-        sums = np.bincount(inverse * size + 1 + observed.position, residual, len(distinct) * size)
-        sums = sums.reshape(len(distinct), size)
+        flat = np.bincount(inverse * size + 1 + observed.position, residual, len(distinct) * size)
+        sums = np.asarray(flat, np.float64).reshape(len(distinct), size)
         sums[:, 0] = np.bincount(inverse, residual * observed.x, len(distinct))
         self._keys.append(distinct)
         self._sums.append(sums)
@@ -179,16 +179,17 @@ class _ClusterScores:
         np.add.at(sums, inverse, parts[own])
         bread = self._fitted.covariance[group]
         known = np.isfinite(np.diagonal(bread))
-        out = np.full_like(bread, np.nan)
+        out: NDArray[np.float64] = np.full_like(bread, np.nan)
         if len(distinct) > 1:
             kept = bread[np.ix_(known, known)]
-            half = sums[:, known] @ kept
+            half: NDArray[np.float64] = sums[:, known] @ kept
             out[np.ix_(known, known)] = half.T @ half * (len(distinct) / (len(distinct) - 1))
         return out
 
 
 def _extended(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    return np.asarray(np.concatenate([values, np.zeros(max(0, size - len(values)))]))
+    extended: NDArray[np.float64] = np.concatenate([values, np.zeros(max(0, size - len(values)))])
+    return extended
 
 
 def _correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
