@@ -7,6 +7,7 @@ VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
 PYTHON ?=
 PYTEST_ARGS ?=
+ARGS ?=
 BIN := $(VENV)/bin
 
 RUN_STAMP := $(VENV)/.installed-run
@@ -21,7 +22,7 @@ help: ## this list
 setup: $(RUN_STAMP) ## the environment: .venv with acceptd[service,lab]
 
 demo: $(RUN_STAMP) ## a real service, four replaying workers, a restart in the middle
-	@$(BIN)/acceptd demo
+	@$(BIN)/acceptd demo $(ARGS)
 
 test: $(DEV_STAMP) ## unit, property, contract and whole-process tests
 	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)

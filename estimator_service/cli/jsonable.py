@@ -111,7 +111,10 @@ def pair_state(message: inspect_pb2.PairState) -> dict[str, Any]:
             "published_link": refit.published_link,
         },
         "calibration": calibration(message.calibration),
-        "totals": {field.name: getattr(totals, field.name) for field in totals.DESCRIPTOR.fields},
+        "totals": {
+            field.name: exclusions(totals.exclusions) if field.name == "exclusions" else getattr(totals, field.name)
+            for field in totals.DESCRIPTOR.fields
+        },
         "notices": list(message.notices),
     }
 

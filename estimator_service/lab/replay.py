@@ -36,17 +36,13 @@ class Course:
 
 @dataclass
 class Replay:
-    """The outcome: by estimator the scores and the course; the cells they refer to; the round's size in blocks.
-
-    workloads: of the first block of each round.
-    """
+    """The outcome: by estimator the scores and the course; the cells they refer to; the round's size in blocks."""
 
     trace: str
     round_size: int
     cells: Cells
     scores: dict[str, Scores]
     courses: dict[str, Course]
-    workloads: list[str]
 
     def gap_closed(self, name: str) -> float | None:
         """Share of the log-loss gap between `round` and the oracle that `name` closes; None without either."""
@@ -95,12 +91,10 @@ def replay(
     cells = Cells()
     scores = {name: Scores(trace.num_positions) for name in estimators}
     courses = {name: Course() for name in estimators}
-    workloads = []
     for blocks in trace.rounds(round_size, ("oracle", "confidence")):
         row, position = np.nonzero(blocks.observed)
         label = blocks.label[row, position]
         cell = cells.number(blocks)[row]
-        workloads.append(blocks.workloads[int(blocks.workload[0])])
         for name, estimator in estimators.items():
             predicted = estimator.predict(blocks)[blocks.observed]
             scores[name].add(predicted, label, position.astype(np.uint8), cell)
@@ -110,4 +104,4 @@ def replay(
             course.coefficients.append(estimator.coefficients())
             estimator.learn(blocks)
         on_progress(len(blocks))
-    return Replay(str(trace.path), round_size, cells, scores, courses, workloads)
+    return Replay(str(trace.path), round_size, cells, scores, courses)

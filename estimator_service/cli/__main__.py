@@ -1,0 +1,5 @@
+"""`python -m estimator_service.cli` is the `acceptd` command."""
+
+from estimator_service.cli.entry import main
+
+raise SystemExit(main())
