@@ -19,7 +19,7 @@ it what a captured graph reads, depends on K alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -95,6 +95,21 @@ class Block:
         """K."""
         return int(self.intercepts.shape[1])
 
+    def log_odds(self, x: Floats, segments: NDArray[np.uint8]) -> Floats:
+        """float32[n, K]: what the kernels compute for x[n, K] (nats) of rows in these segments[n]."""
+        slopes = self.slopes[segments]
+        value = slopes[:, :1] * x + self.intercepts[segments]
+        for j in np.flatnonzero(self.slopes[:, 1:].any(axis=0)):
+            value += slopes[:, 1 + j, None] * np.maximum(x - self.knots[j], 0)
+        return np.asarray(value, np.float32)
+
+    def moved(self, slope: float, intercepts: Floats) -> Block:
+        """The same shape with `slope` added to every segment's first slope and intercepts[K] to its intercepts."""
+        slopes = self.slopes.copy()
+        slopes[:, 0] += np.float32(slope)
+        bounded = np.clip(self.intercepts + intercepts, -MAX_INTERCEPT, MAX_INTERCEPT).astype(np.float32)
+        return replace(self, slopes=slopes, intercepts=bounded)
+
     def encode(self) -> Words:
         """int32[block_words(K)]."""
         words = np.zeros(block_words(self.num_positions), np.int32)
@@ -158,6 +173,11 @@ def decode(words: Words, num_positions: int) -> Block:
     _within(pieces - MAX_SLOPE / 2, MAX_SLOPE / 2 + _SLACK, "slopes")
     _within(block.intercepts, MAX_INTERCEPT, "intercepts")
     return block
+
+
+def nonce_of(words: Words) -> int:
+    """The push that a block answers, whatever else is wrong with it; 0: none."""
+    return _get64(words, NONCE)
 
 
 _MODES: Final = tuple(int(mode) for mode in Mode)

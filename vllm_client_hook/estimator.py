@@ -1,29 +1,84 @@
-"""The class that stands in for vLLM's OnlineAcceptanceEstimator."""
+"""The class that stands in for vLLM's OnlineAcceptanceEstimator.
+
+Each decode step: `step` grades the previous drafts into rows and advances the exchange of coefficients, then the draft
+model runs and `predict` scores the new drafts, inside its captured graphs.
+"""
 
 from __future__ import annotations
 
+import importlib
+import logging
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from vllm_client_hook.seams import Mode
+import torch
+
+from vllm_client_hook import block as layout
+from vllm_client_hook import labels
+from vllm_client_hook.apply import Apply
+from vllm_client_hook.rows import NUM_COUNTERS, REJECTION_METHOD, WARMUP, Rows
+from vllm_client_hook.slots import Page, Slots
+from vllm_client_hook.streams import streams_of
+from vllm_client_hook.tap import Tap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
+    from vllm_client_hook.block import Block
     from vllm_client_hook.ranks import Ranks
-    from vllm_client_hook.seams import Uplink
+    from vllm_client_hook.seams import Mode, Uplink
     from vllm_client_hook.streams import Streams
+
+logger = logging.getLogger(__name__)
+
+
+def numerics_of(device: Any) -> ModuleType:
+    """`vllm_client_hook.kernels` where Triton runs (a GPU, or its interpreter), else `vllm_client_hook.reference`."""
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if interpreted or torch.device(device).type != "cpu":
+        try:
+            return importlib.import_module("vllm_client_hook.kernels")
+        except ImportError:
+            logger.info("acceptd: no Triton here, the torch reference serves")
+    return importlib.import_module("vllm_client_hook.reference")
 
 
 class AcceptanceEstimator:
     """Predicts per-position acceptance inside the draft graph and packs what the target decided for the uplink.
 
     slope: float32[1] and intercepts: float32[K] are views of the line in force. features and predictions:
-    float32[max_num_reqs, K], by request-state slot.
+    float32[max_num_reqs, K], by request-state slot. untrimmed: set by whoever decides the budget, whether this step
+    verifies every drafted token.
     """
 
-    def __init__(self, max_num_reqs: int, num_speculative_steps: int, device: Any, *, full_features: bool = False):
-        raise NotImplementedError
+    def __init__(
+        self, max_num_reqs: int, num_speculative_steps: int, device: Any, *, full_features: bool = False
+    ) -> None:
+        self.num_speculative_steps = num_speculative_steps
+        self.device = device
+        self.slots = Slots(max_num_reqs, num_speculative_steps, device, full=full_features)
+        self.apply = Apply(num_speculative_steps, device)
+        self.features = self.slots.features[:max_num_reqs]
+        self.predictions = self.slots.predictions[:max_num_reqs]
+        line = layout.LINE_SEGMENT
+        slope = layout.SLOPES + line * layout.SLOPE_STRIDE
+        intercepts = layout.INTERCEPTS + line * num_speculative_steps
+        self.slope = self.apply.floats[slope : slope + 1]
+        self.intercepts = self.apply.floats[intercepts : intercepts + num_speculative_steps]
+        self.untrimmed = False
+        #: Why this rank no longer reports, empty while it does.
+        self.frozen = ""
+        self._numerics = numerics_of(device)
+        self._tap: Tap | None = None
+        # A rank that reports nothing packs into a page without room.
+        self._page = Page(0, num_speculative_steps, device, full=full_features)
+        self._totals = torch.zeros(NUM_COUNTERS, dtype=torch.int64, device=device)
+        self._draft_tokens: Any = None
+        self._gate = WARMUP
+        self._live: Callable[[], bool] | None = None
+        self._open_gate = 0
 
     def bind(
         self,
@@ -41,26 +96,111 @@ class AcceptanceEstimator:
         uplink: on rank 0 alone. live: whether the cost tables are in place. draft_tokens: int64[max_num_reqs, K] of the
         request states. standard_rejection: whether the sampler runs the standard per-token test.
         """
+        streams = streams or streams_of(self.device)
+        self.apply.bind(ranks, uplink, streams, clock)
+        self._draft_tokens = draft_tokens
+        self._open_gate = 0 if standard_rejection else REJECTION_METHOD
+        self._live = live
+        if ranks.rank == 0 and uplink is not None:
+            self._uplink = uplink
+            self._tap = Tap(self.slots, streams, self._hand_over)
 
     def predict(self, logits: Any, idx_mapping: Any, draft_step: Any, confidence_probs: Any, temperature: Any) -> None:
-        """As vLLM's; graph-capturable."""
+        """Feature and probability of one draft step; arguments as in `vllm_client_hook.kernels.predict`."""
+        self._numerics.predict(
+            self.slots,
+            self.apply.words,
+            self.apply.floats,
+            logits,
+            idx_mapping,
+            draft_step,
+            confidence_probs,
+            temperature,
+        )
 
     def step(self, idx_mapping: Any, num_sampled: Any, num_rejected: Any, *extra: Any, **extras: Any) -> None:
-        """As vLLM's; never waits, never raises."""
+        """Grades the drafts that the target has just judged. Never waits, never raises.
+
+        idx_mapping, num_sampled, num_rejected: int[N]; num_sampled counts the bonus token. More arguments, which later
+        releases of vLLM may pass, are ignored.
+        """
+        if not self.frozen:
+            try:
+                self._grade(idx_mapping, num_sampled, num_rejected)
+            except Exception as error:
+                self._freeze("grading", error)
+        # In any case: the other ranks wait in the broadcast.
+        try:
+            self.apply.advance()
+        except Exception as error:
+            self._freeze("applying", error)
 
     def admit(self, slot: int, params: Any, *, custom_processors: bool = False) -> None:
         """A request with these sampling parameters takes a request-state slot."""
+        self.slots.admit(slot, labels.flag_byte(params, custom_processors=custom_processors))
 
     def flush(self) -> None:
         """Hands everything pending to the uplink; may wait for the device."""
+        if self._tap is not None and not self.frozen:
+            self._tap.flush()
 
     def reseed(self) -> None:
         """Writes every device tensor again from host copies: after sleep and wake."""
+        self.slots.reseed()
+        self.apply.reseed()
+        self._page.head.zero_()
+        if self._tap is not None:
+            self._tap.reseed()
 
     def weights_changed(self) -> None:
         """Target or draft weights were replaced, on all ranks between the same two steps."""
+        self.flush()
+        self.slots.forget_predictions()
+        self.apply.weights_changed()
+        if self._tap is not None:
+            self._tap.generation = self.apply.generation
+
+    @property
+    def in_force(self) -> Block:
+        """The coefficients in force; adopted on the same step on all ranks."""
+        return self.apply.in_force
 
     @property
     def mode(self) -> Mode:
-        """Adopted on the same step on all ranks."""
-        return Mode.TRIM
+        """Adopted with the coefficients."""
+        return self.apply.in_force.mode
+
+    @property
+    def exploration_rate(self) -> float:
+        """Share of drafted slots to explore; adopted with the coefficients."""
+        return self.apply.in_force.exploration_rate
+
+    def _grade(self, idx_mapping: Any, num_sampled: Any, num_rejected: Any) -> None:
+        if self._gate == WARMUP and self._live is not None and self._live():
+            self._gate = self._open_gate
+        self.slots.write_admissions()
+        tap = self._tap
+        page, totals = (self._page, self._totals) if tap is None else (tap.page, tap.totals)
+        self._numerics.pack(
+            self.slots,
+            page,
+            totals,
+            idx_mapping,
+            num_sampled,
+            num_rejected,
+            self._draft_tokens,
+            gate=self._gate,
+            untrimmed=self.untrimmed,
+        )
+        if tap is not None:
+            tap.versions = self.apply.versions
+            tap.advance(idx_mapping.shape[0])
+
+    def _hand_over(self, rows: Rows) -> None:
+        self.apply.learn(rows)
+        self._uplink.offer(rows)
+
+    def _freeze(self, what: str, error: Exception) -> None:
+        if not self.frozen:
+            logger.exception("acceptd: %s failed; this worker no longer reports", what)
+            self.frozen = f"{what}: {type(error).__name__}: {error}"

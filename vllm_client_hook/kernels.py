@@ -1,0 +1,417 @@
+"""Triton kernels: feature and prediction inside the draft graph, packing of graded rows after the verdict.
+
+The vocabulary is read once. Each program reduces a block of one row's logits to (maximum, sum of exponentials of the
+others); a second kernel merges the blocks. The complement of the largest probability is therefore summed from positive
+terms without the largest one; nothing is subtracted from 1, and x keeps its precision where q_max is close to 1.
+`vllm_client_hook.reference` gives the same numbers in torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from acceptd.limits import MAX_KNOTS, MAX_LOG_ODDS
+from acceptd.segments import TEMPERATURE_BOUNDS, Segment
+from vllm_client_hook import block as layout
+from vllm_client_hook import labels, rows, slots
+
+#: Logits a program reads. Larger: fewer partial results to merge; smaller: more programs for small batches. At 4096 a
+#: row of 128k gives 32 programs and each thread keeps 32 values in registers.
+VOCAB_BLOCK = 4096
+
+#: Rows the packing program takes at once; it loops over larger batches.
+PACK_BLOCK = 128
+
+
+# What the kernels read of the layouts, as compile-time constants.
+_LIMIT = tl.constexpr(MAX_LOG_ODDS)
+_LOW = tl.constexpr(TEMPERATURE_BOUNDS[1])
+_MID = tl.constexpr(TEMPERATURE_BOUNDS[2])
+_NARROW = tl.constexpr(int(Segment.NARROW))
+_NARROW_BIT = tl.constexpr(labels.NARROW_BIT)
+_INDEX = tl.constexpr(layout.INDEX)
+_KNOTS = tl.constexpr(layout.KNOTS)
+_SLOPES = tl.constexpr(layout.SLOPES)
+_SLOPE_STRIDE = tl.constexpr(layout.SLOPE_STRIDE)
+_INTERCEPTS = tl.constexpr(layout.INTERCEPTS)
+_MAX_KNOTS = tl.constexpr(MAX_KNOTS)
+_PREDICTED = tl.constexpr(slots.PREDICTED)
+_NOT_FINITE = tl.constexpr(slots.NOT_FINITE)
+_HEADER = tl.constexpr(rows.HEADER_WORDS)
+_BLOCK_ROWS = tl.constexpr(PACK_BLOCK)
+_REASONS = tl.constexpr(rows.NUM_REASONS)
+_REASON_MASK = tl.constexpr(labels.REASON_MASK)
+_PADDED = tl.constexpr(rows.PADDED)
+_PREFILL = tl.constexpr(rows.PREFILL)
+_INVALID = tl.constexpr(rows.INVALID_DRAFT)
+_STALE = tl.constexpr(rows.STALE_PREDICTION)
+_WARMUP = tl.constexpr(rows.WARMUP)
+_REJECTION = tl.constexpr(rows.REJECTION_METHOD)
+_QUEUE_FULL = tl.constexpr(rows.QUEUE_FULL)
+_INFINITE = tl.constexpr(rows.NON_FINITE)
+_PACKED = tl.constexpr(rows.PACKED)
+_VERIFIED = tl.constexpr(rows.VERIFIED)
+_ACCEPTED = tl.constexpr(rows.ACCEPTED)
+_EXPLORED = tl.constexpr(rows.EXPLORED)
+
+
+@triton.jit
+def _reduce_kernel(
+    partial_ptr,
+    plane_stride,
+    logits_ptr,
+    logits_stride,
+    idx_ptr,
+    idx_stride,
+    temperature_ptr,
+    vocab_size,
+    num_blocks,
+    BLOCK: tl.constexpr,
+    FULL: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
+    slot = tl.load(idx_ptr + row * idx_stride).to(tl.int64)
+    if slot >= 0:
+        temperature = tl.load(temperature_ptr + slot).to(tl.float32)
+        temperature = tl.where(temperature > 0.0, temperature, 1.0)
+        lane = tl.arange(0, BLOCK)
+        offset = block * BLOCK + lane
+        raw = tl.load(logits_ptr + row * logits_stride + offset, mask=offset < vocab_size, other=float("-inf"))
+        raw = raw.to(tl.float32)
+        number = raw == raw
+        logits = tl.where(number, raw, float("-inf"))
+        top, at = tl.max(logits, axis=0, return_indices=True)
+        # The difference is taken before the division: its error is relative, however large logits / T are.
+        scaled = tl.where(top == float("-inf"), float("-inf"), (logits - top) / temperature)
+        others = lane != at
+        weight = tl.where(others, tl.exp(scaled), 0.0)
+        rest = tl.sum(weight, axis=0)
+        missing = tl.sum(tl.where(number, 0, 1), axis=0)
+        rest = tl.where(missing > 0, float("nan"), rest)
+        out = partial_ptr + row * num_blocks + block
+        tl.store(out, top)
+        tl.store(out + plane_stride, rest)
+        if FULL:
+            tl.store(out + 2 * plane_stride, tl.sum(tl.where(weight > 0.0, weight * scaled, 0.0), axis=0))
+            tl.store(out + 3 * plane_stride, tl.max(tl.where(others, scaled, float("-inf")), axis=0))
+
+
+@triton.jit
+def _predict_kernel(
+    features_ptr,
+    predictions_ptr,
+    entropies_ptr,
+    margins_ptr,
+    valid_ptr,
+    segment_ptr,
+    version_ptr,
+    flags_ptr,
+    words_ptr,
+    floats_ptr,
+    confidence_ptr,
+    confidence_stride,
+    partial_ptr,
+    plane_stride,
+    idx_ptr,
+    idx_stride,
+    step_ptr,
+    step_stride,
+    temperature_ptr,
+    num_blocks,
+    PER_ROW_STEP: tl.constexpr,
+    FULL: tl.constexpr,
+    K: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(idx_ptr + row * idx_stride).to(tl.int64)
+    if slot >= 0:
+        # A step for each row: the block was drafted at once and a request owns K consecutive rows.
+        if PER_ROW_STEP:
+            step = tl.load(step_ptr + row * step_stride).to(tl.int64)
+            place = row // K
+        else:
+            step = tl.load(step_ptr).to(tl.int64)
+            place = row
+        sampled_at = tl.load(temperature_ptr + slot).to(tl.float32)
+        temperature = tl.where(sampled_at > 0.0, sampled_at, 1.0)
+
+        lane = tl.arange(0, LANES)
+        inside = lane < num_blocks
+        base = partial_ptr + row * num_blocks + lane
+        tops = tl.load(base, mask=inside, other=float("-inf"))
+        rests = tl.load(base + plane_stride, mask=inside, other=0.0)
+        top, winner = tl.max(tops, axis=0, return_indices=True)
+        shift = tl.where(tops == float("-inf"), float("-inf"), (tops - top) / temperature)
+        scale = tl.exp(shift)
+        beaten = lane != winner
+        complement = tl.sum(tl.where(beaten, scale * (rests + 1.0), rests), axis=0)
+
+        bad = (complement != complement) | (top == float("-inf"))
+        x = tl.where(complement > 0.0, -tl.log(tl.where(complement > 0.0, complement, 1.0)), _LIMIT)
+        x = tl.where(bad, -_LIMIT, tl.minimum(tl.maximum(x, -_LIMIT), _LIMIT))
+
+        narrow = tl.load(flags_ptr + slot).to(tl.int32) >= _NARROW_BIT
+        segment = tl.where(sampled_at <= _LOW, 1, tl.where(sampled_at <= _MID, 2, 3))
+        segment = tl.where(narrow, _NARROW, segment)
+        segment = tl.where(sampled_at > 0.0, segment, 0)
+
+        slopes = floats_ptr + _SLOPES + segment * _SLOPE_STRIDE
+        knot = tl.arange(0, _MAX_KNOTS)
+        bends = tl.load(slopes + 1 + knot) * tl.maximum(x - tl.load(floats_ptr + _KNOTS + knot), 0.0)
+        log_odds = tl.load(slopes) * x + tl.sum(bends, axis=0)
+        log_odds += tl.load(floats_ptr + _INTERCEPTS + segment * K + step)
+        probability = tl.sigmoid(log_odds)
+
+        at = slot * K + step
+        tl.store(features_ptr + at, x)
+        tl.store(predictions_ptr + at, probability)
+        tl.store(valid_ptr + at, tl.where(bad, _NOT_FINITE, _PREDICTED).to(tl.uint8))
+        tl.store(segment_ptr + slot, segment.to(tl.uint8))
+        tl.store(version_ptr + slot, tl.load(words_ptr + _INDEX))
+        tl.store(confidence_ptr + place * confidence_stride + step, probability)
+        if FULL:
+            weighted = tl.load(base + 2 * plane_stride, mask=inside, other=0.0)
+            seconds = tl.load(base + 3 * plane_stride, mask=inside, other=float("-inf"))
+            moved = tl.where(scale > 0.0, scale * (weighted + tl.where(scale > 0.0, shift, 0.0) * (rests + 1.0)), 0.0)
+            mean = tl.sum(tl.where(beaten, moved, weighted), axis=0) / (1.0 + complement)
+            entropy = tl.where(bad, 0.0, tl.log(1.0 + complement) - mean)
+            second = tl.max(tl.where(beaten, shift, seconds), axis=0)
+            margin = tl.where(bad, 0.0, tl.minimum(-second, _LIMIT))
+            tl.store(entropies_ptr + at, entropy)
+            tl.store(margins_ptr + at, margin)
+
+
+@triton.jit(do_not_specialize=["num_rows", "capacity", "gate", "untrimmed"])
+def _pack_kernel(
+    records_ptr,
+    head_ptr,
+    totals_ptr,
+    idx_ptr,
+    sampled_ptr,
+    rejected_ptr,
+    drafts_ptr,
+    drafts_stride,
+    features_ptr,
+    entropies_ptr,
+    margins_ptr,
+    valid_ptr,
+    segment_ptr,
+    version_ptr,
+    flags_ptr,
+    explored_ptr,
+    propensity_ptr,
+    num_rows,
+    capacity,
+    gate,
+    untrimmed,
+    K: tl.constexpr,
+    WORDS: tl.constexpr,
+    HAS_DRAFTS: tl.constexpr,
+    FULL: tl.constexpr,
+):
+    head = tl.load(head_ptr)
+    first_head = head
+    names = tl.arange(0, _REASONS)
+    excluded = tl.zeros((_REASONS,), tl.int64)
+    verified = tl.zeros((), tl.int64)
+    passed = tl.zeros((), tl.int64)
+    explored_total = tl.zeros((), tl.int64)
+    for start in range(0, num_rows, _BLOCK_ROWS):
+        row = start + tl.arange(0, _BLOCK_ROWS)
+        inside = row < num_rows
+        slot = tl.load(idx_ptr + row, mask=inside, other=-1).to(tl.int64)
+        real = slot >= 0
+        sampled = tl.load(sampled_ptr + row, mask=real, other=0).to(tl.int32)
+        rejected = tl.load(rejected_ptr + row, mask=real, other=0).to(tl.int32)
+        # The bonus (or corrected) token is no draft.
+        accepted = tl.maximum(sampled - 1, 0)
+        admitted = accepted + rejected
+        drafted = real & (admitted > 0)
+
+        stale = drafted & (admitted < 0)
+        invalid = stale
+        infinite = stale
+        for k in tl.static_range(K):
+            verdict = drafted & (k < admitted)
+            state = tl.load(valid_ptr + slot * K + k, mask=verdict, other=1).to(tl.int32)
+            stale = stale | (state == 0)
+            infinite = infinite | (state == 2)
+            if HAS_DRAFTS:
+                token = tl.load(drafts_ptr + slot * drafts_stride + k, mask=verdict, other=0)
+                invalid = invalid | (token < 0)
+            tl.store(valid_ptr + slot * K + k, tl.zeros((_BLOCK_ROWS,), tl.uint8), mask=real)
+
+        altered = tl.load(flags_ptr + slot, mask=real, other=0).to(tl.int32) & _REASON_MASK
+        reason = tl.where(infinite, _INFINITE, 0)
+        reason = tl.where(stale, _STALE, reason)
+        reason = tl.where(invalid, _INVALID, reason)
+        reason = tl.where(altered > 0, altered, reason)
+        reason = tl.where(admitted > K, _REJECTION, reason)
+        reason = tl.where(gate > 0, gate, reason)
+        reason = tl.where(drafted, reason, 0)
+        reason = tl.where(real & (sampled == 0) & (rejected == 0), _PREFILL, reason)
+        reason = tl.where(inside & (slot < 0), _PADDED, reason)
+
+        keep = drafted & (reason == 0)
+        kept = keep.to(tl.int32)
+        place = head + tl.cumsum(kept, axis=0) - kept
+        fits = keep & (place < capacity)
+        reason = tl.where(keep & (place >= capacity), _QUEUE_FULL, reason)
+        head += tl.sum(fits.to(tl.int32), axis=0)
+
+        depth = tl.load(explored_ptr + slot, mask=real, other=0).to(tl.int32)
+        depth = tl.where(untrimmed > 0, admitted, tl.minimum(depth, admitted))
+        propensity = tl.load(propensity_ptr + slot, mask=real, other=0.0)
+        propensity = tl.where(untrimmed > 0, 1.0, propensity)
+        propensity = tl.where(depth > 0, propensity, 0.0)
+        tl.store(explored_ptr + slot, tl.zeros((_BLOCK_ROWS,), tl.uint8), mask=real)
+
+        segment = tl.load(segment_ptr + slot, mask=fits, other=0).to(tl.int32)
+        version = tl.load(version_ptr + slot, mask=fits, other=0)
+        out = records_ptr + place.to(tl.int64) * WORDS
+        tl.store(out, accepted | (admitted << 8) | (segment << 16) | (depth << 24), mask=fits)
+        tl.store(out + 1, propensity.to(tl.int32, bitcast=True), mask=fits)
+        tl.store(out + 2, version, mask=fits)
+        for k in tl.static_range(K):
+            observed = fits & (k <= accepted) & (k < admitted)
+            at = slot * K + k
+            x = tl.load(features_ptr + at, mask=observed, other=0.0)
+            tl.store(out + _HEADER + k, x.to(tl.int32, bitcast=True), mask=fits)
+            if FULL:
+                entropy = tl.load(entropies_ptr + at, mask=observed, other=0.0)
+                tl.store(out + _HEADER + K + k, entropy.to(tl.int32, bitcast=True), mask=fits)
+                margin = tl.load(margins_ptr + at, mask=observed, other=0.0)
+                tl.store(out + _HEADER + 2 * K + k, margin.to(tl.int32, bitcast=True), mask=fits)
+
+        excluded += tl.sum((reason[None, :] == names[:, None]).to(tl.int64), axis=1)
+        counted = drafted & (gate != _WARMUP)
+        verified += tl.sum(tl.where(counted, admitted, 0).to(tl.int64), axis=0)
+        passed += tl.sum(tl.where(counted, accepted, 0).to(tl.int64), axis=0)
+        explored_total += tl.sum(tl.where(counted & (untrimmed == 0), depth, 0).to(tl.int64), axis=0)
+
+    tl.store(head_ptr, head)
+    tl.store(totals_ptr + names, tl.load(totals_ptr + names) + excluded, mask=names > 0)
+    tl.store(totals_ptr + _PACKED, tl.load(totals_ptr + _PACKED) + (head - first_head).to(tl.int64))
+    tl.store(totals_ptr + _VERIFIED, tl.load(totals_ptr + _VERIFIED) + verified)
+    tl.store(totals_ptr + _ACCEPTED, tl.load(totals_ptr + _ACCEPTED) + passed)
+    tl.store(totals_ptr + _EXPLORED, tl.load(totals_ptr + _EXPLORED) + explored_total)
+
+
+def predict(
+    state: slots.Slots,
+    words: Any,
+    floats: Any,
+    logits: Any,
+    idx_mapping: Any,
+    draft_step: Any,
+    confidence_probs: Any,
+    temperature: Any,
+) -> None:
+    """Scores one draft step; graph-capturable.
+
+    words, floats: the block in force (int32 and float32 views of the same memory). logits: [N, V], float16, bfloat16
+    or float32, before temperature. idx_mapping: int[N], -1 for padding. draft_step: int scalar tensor, or int[N] with K
+    consecutive rows a request. confidence_probs: float32[≥ requests, K], written by batch position. temperature:
+    float32 by slot; 0 leaves the logits as they are.
+    """
+    num_rows, vocab_size = logits.shape
+    if num_rows == 0:
+        return
+    num_blocks = triton.cdiv(vocab_size, VOCAB_BLOCK)
+    full = state.full
+    partial = torch.empty((4 if full else 2, num_rows, num_blocks), dtype=torch.float32, device=logits.device)
+    _reduce_kernel[(num_rows, num_blocks)](
+        partial,
+        partial.stride(0),
+        logits,
+        logits.stride(0),
+        idx_mapping,
+        idx_mapping.stride(0),
+        temperature,
+        vocab_size,
+        num_blocks,
+        BLOCK=VOCAB_BLOCK,
+        FULL=full,
+    )
+    per_row = draft_step.dim() > 0
+    _predict_kernel[(num_rows,)](
+        state.features,
+        state.predictions,
+        state.entropies if full else state.features,
+        state.margins if full else state.features,
+        state.valid,
+        state.segment,
+        state.version,
+        state.flags,
+        words,
+        floats,
+        confidence_probs,
+        confidence_probs.stride(0),
+        partial,
+        partial.stride(0),
+        idx_mapping,
+        idx_mapping.stride(0),
+        draft_step,
+        draft_step.stride(0) if per_row else 0,
+        temperature,
+        num_blocks,
+        PER_ROW_STEP=per_row,
+        FULL=full,
+        K=state.num_positions,
+        LANES=triton.next_power_of_2(num_blocks),
+        num_warps=1,
+    )
+
+
+def pack(
+    state: slots.Slots,
+    page: slots.Page,
+    totals: Any,
+    idx_mapping: Any,
+    num_sampled: Any,
+    num_rejected: Any,
+    draft_tokens: Any,
+    *,
+    gate: int = 0,
+    untrimmed: bool = False,
+) -> None:
+    """Grades a step's blocks into `page` and counts the excluded ones in `totals` (int64[NUM_COUNTERS]); no sync.
+
+    idx_mapping, num_sampled, num_rejected: int[N]. draft_tokens: int64[R, K] by slot, or None. gate: reason that
+    excludes every block of this step, 0 for none. untrimmed: whether every drafted token was verified.
+    """
+    full = state.full
+    _pack_kernel[(1,)](
+        page.records,
+        page.head,
+        totals,
+        idx_mapping,
+        num_sampled,
+        num_rejected,
+        state.valid if draft_tokens is None else draft_tokens,
+        0 if draft_tokens is None else draft_tokens.stride(0),
+        state.features,
+        state.entropies if full else state.features,
+        state.margins if full else state.features,
+        state.valid,
+        state.segment,
+        state.version,
+        state.flags,
+        state.explored,
+        state.propensity,
+        idx_mapping.shape[0],
+        page.capacity,
+        gate,
+        int(untrimmed),
+        K=state.num_positions,
+        WORDS=page.records.shape[1],
+        HAS_DRAFTS=draft_tokens is not None,
+        FULL=full,
+        num_warps=4,
+    )
