@@ -36,13 +36,17 @@ class Course:
 
 @dataclass
 class Replay:
-    """The outcome: by estimator the scores and the course; the cells they refer to; the round's size in blocks."""
+    """The outcome: by estimator the scores and the course; the cells they refer to; the round's size in blocks.
+
+    workloads: of the first block of each round.
+    """
 
     trace: str
     round_size: int
     cells: Cells
     scores: dict[str, Scores]
     courses: dict[str, Course]
+    workloads: list[str]
 
     def gap_closed(self, name: str) -> float | None:
         """Share of the log-loss gap between `round` and the oracle that `name` closes; None without either."""
@@ -91,10 +95,12 @@ def replay(
     cells = Cells()
     scores = {name: Scores(trace.num_positions) for name in estimators}
     courses = {name: Course() for name in estimators}
+    workloads = []
     for blocks in trace.rounds(round_size, ("oracle", "confidence")):
         row, position = np.nonzero(blocks.observed)
         label = blocks.label[row, position]
         cell = cells.number(blocks)[row]
+        workloads.append(blocks.workloads[int(blocks.workload[0])])
         for name, estimator in estimators.items():
             predicted = estimator.predict(blocks)[blocks.observed]
             scores[name].add(predicted, label, position.astype(np.uint8), cell)
@@ -104,4 +110,4 @@ def replay(
             course.coefficients.append(estimator.coefficients())
             estimator.learn(blocks)
         on_progress(len(blocks))
-    return Replay(str(trace.path), round_size, cells, scores, courses)
+    return Replay(str(trace.path), round_size, cells, scores, courses, workloads)

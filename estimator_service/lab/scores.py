@@ -89,7 +89,7 @@ class Tally:
         return Summary(
             int(total),
             float(accepted.sum() / total),
-            _auc(outcomes),
+            ranked_auc(outcomes),
             float(self.loss[chosen].sum() / total),
             float(np.abs(predicted - accepted).sum() / total),
             float((predicted.sum() - accepted.sum()) / total),
@@ -176,8 +176,8 @@ def _log_odds_bins(probability: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.asarray(np.minimum(scaled.astype(np.int64), _AUC_BINS - 1))
 
 
-def _auc(outcomes: NDArray[np.int64]) -> float:
-    """P(an accepted one was ranked above a rejected one), ties counted half. outcomes: int64[bins, 2], ascending."""
+def ranked_auc(outcomes: NDArray[np.int64] | NDArray[np.float64]) -> float:
+    """P(an accepted one was ranked above a rejected one), ties counted half. outcomes: number[bins, 2], ascending."""
     rejected, accepted = outcomes.astype(np.float64).T
     pairs = rejected.sum() * accepted.sum()
     if not pairs:

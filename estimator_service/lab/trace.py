@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: Rows decoded at a time. Memory of a pass over a trace grows with it: 65,536 x K = 8 x 6 float32 columns are 13 MB.
 CHUNK_ROWS = 65_536
 
+#: How far a value may lie outside its range and is clamped: sums in 16-bit or float32 miss 0 or 1 by a little.
+ROUNDING = 1e-3
+
 
 class TraceError(AcceptdError):
     """A trace that cannot be read. The message names file, column, row and what is accepted."""
@@ -43,6 +46,8 @@ class Trace:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if not path.is_file():
+            raise TraceError(f"{path}: no such file; accepted: a Parquet file of {columns.FORMAT}")
         try:
             self._file = pq.ParquetFile(path)
         except (OSError, pa.ArrowException) as error:
@@ -199,7 +204,7 @@ class Trace:
         flat = array.flatten()
         values: NDArray[np.float32] = flat.to_numpy(zero_copy_only=False).astype(np.float32, copy=False).reshape(-1, k)
         absent = np.asarray(flat.is_null()).reshape(-1, k) if flat.null_count else np.zeros((1, k), np.bool_)
-        in_range = np.isfinite(values) & (values >= column.low) & (values <= column.high)
+        in_range = np.isfinite(values) & (values >= column.low - ROUNDING) & (values <= column.high + ROUNDING)
         bad = np.where(absent, observed, ~in_range)
         if bad.any():
             row, position = np.unravel_index(int(np.argmax(bad)), bad.shape)
@@ -208,7 +213,7 @@ class Trace:
                 f"{self.path}: column {column.name}, row {first_row + row}, position {position} is "
                 f"{'null where a label stands' if null else values[row, position]}; accepted: {column.accepted}"
             )
-        return values
+        return np.asarray(np.clip(values, column.low, column.high))
 
     def _reject_null(self, array: pa.Array, name: str, first_row: int) -> None:
         if array.null_count:

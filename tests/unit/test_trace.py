@@ -43,7 +43,7 @@ def write(tmp_path, content):
 
 
 def read(path):
-    return list(Trace(path).chunks(["oracle"]))
+    return list(Trace(path).chunks(["oracle", "entropy"]))
 
 
 def test_columns_come_back_as_written(tmp_path):
@@ -97,6 +97,13 @@ def test_temperature_and_workload_are_optional(tmp_path):
     assert blocks.workloads == [""]
 
 
+def test_what_misses_the_range_by_rounding_is_clamped(tmp_path):
+    oracle = np.full((10, K), 1.0000002)
+    (blocks,) = read(write(tmp_path, table(oracle=lists(oracle), entropy=lists(np.full((10, K), -4e-6)))))
+    assert (blocks.positions["oracle"] == 1).all()
+    assert (blocks.positions["entropy"] == 0).all()
+
+
 def test_positions_without_a_label_may_be_null(tmp_path):
     values = [[0.5, None, None], [0.5, 0.25, None]]
     path = write(
@@ -141,6 +148,10 @@ BROKEN = {
         with_value("logit_qmax", 1, 2, float("inf")),
         "column logit_qmax, row 1, position 2 is inf; accepted: -40 to 40",
     ),
+    "negative entropy": (
+        {"entropy": lists(np.full((10, K), -0.5))},
+        "column entropy, row 0, position 0 is -0.5; accepted: finite, at least 0",
+    ),
     "oracle above 1": (with_value("oracle", 0, 1, 1.5), "column oracle, row 0, position 1 is 1.5; accepted: 0 to 1"),
     "text for numbers": ({"accepted": pa.array(["x"] * 10)}, "column accepted is string; accepted: whole numbers"),
     "numbers for lists": (
@@ -183,7 +194,7 @@ def test_the_row_is_counted_from_the_start_of_the_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "part"),
-    [(None, "No such file"), (b"", "accepted: a Parquet file"), (b"PAR1 not really PAR1", "accepted: a Parquet file")],
+    [(None, "no such file"), (b"", "accepted: a Parquet file"), (b"PAR1 not really PAR1", "accepted: a Parquet file")],
 )
 def test_files_that_are_no_parquet(tmp_path, content, part):
     path = tmp_path / "t.parquet"

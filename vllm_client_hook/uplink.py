@@ -1,0 +1,585 @@
+"""The worker's connection to the service: one daemon thread, one stream, nothing that the worker ever waits for.
+
+Observations go up as numbered batches that are kept until answered; coefficients come down and lie ready in
+`latest()`. The thread starts with the first call that needs it, in whichever process makes that call, and calls no
+CUDA API. What gRPC itself runs: one thread of its own that pulls from `_requests`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random as random_module
+import threading
+import time
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from acceptd import __version__, codec
+from acceptd.errors import WireError
+from acceptd.limits import MAX_MESSAGE_BYTES
+from acceptd.types import Version
+from acceptd.v1 import estimator_pb2, types_pb2
+from acceptd.v1.estimator_pb2_grpc import EstimatorStub
+from vllm_client_hook.backoff import Backoff, BackoffSettings
+from vllm_client_hook.outbound import Limits, Outbound
+from vllm_client_hook.retry_info import retry_delay
+from vllm_client_hook.seams import Mode, Received
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from acceptd.types import PairKey
+    from vllm_client_hook.outbound import Graded
+
+#: Versions whose verdict is remembered, so that a push repeated on a new stream is answered at once.
+_MAX_VERDICTS: Final = 32
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What the worker's kernels evaluate: knots of the link, and segments they tell apart; 0: the line alone."""
+
+    max_knots: int = 0
+    max_segments: int = 0
+
+
+@dataclass(frozen=True)
+class Identity:
+    """How the channel is secured. Files are read at each connection attempt, so that they can be rotated.
+
+    token_file: bearer token. ca_file: turns TLS on and names whom to trust. cert_file, key_file: client certificate.
+    """
+
+    token_file: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+
+
+@dataclass(frozen=True)
+class UplinkSettings:
+    """Bounds and times, seconds.
+
+    queue_rows: rows that wait at most; at K = 8 a row is about 48 bytes, so the default is 3 MB, and holds 30 s of a
+    worker that grades 2,000 blocks/s. welcome_timeout: how long a peer may take to answer Hello. report_interval: of
+    the worker's totals. keepalive: of an idle connection, so that a peer that vanished is noticed.
+    """
+
+    queue_rows: int = 65_536
+    backoff: BackoffSettings = field(default_factory=BackoffSettings)
+    welcome_timeout: float = 10.0
+    report_interval: float = 5.0
+    keepalive: float = 30.0
+
+
+@dataclass
+class _Stream:
+    """State of one stream, from Hello to its end."""
+
+    opened_at: float
+    call: Any = None
+    welcomed: bool = False
+    ended: bool = False
+    renew: bool = False  # ended by us, to come back at once as another pair
+    drain_after: float | None = None
+    nonces: dict[Version, int] = field(default_factory=dict)
+
+
+class Uplink:
+    """See the module. `clock` is monotonic seconds; `random` draws incarnations and jitter.
+
+    pair: whose coefficients. worker: id, stable over restarts. workload: operator's label, "" for none.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        pair: PairKey,
+        *,
+        worker: str,
+        workload: str = "",
+        capabilities: Capabilities | None = None,
+        settings: UplinkSettings | None = None,
+        identity: Identity | None = None,
+        vllm_version: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        random: random_module.Random | None = None,
+        log: logging.Logger | None = None,
+    ) -> None:
+        pair.validate()
+        self._address = address
+        self._pair = pair
+        self._worker = worker
+        self._workload = workload
+        self._capabilities = capabilities or Capabilities()
+        self._settings = settings or UplinkSettings()
+        self._identity = identity or Identity()
+        self._vllm_version = vllm_version
+        self._clock = clock
+        # Seeded from the operating system: incarnations of two processes must differ.
+        self._random = random or random_module.Random()  # noqa: S311 (not a secret)
+        self._log = log or logging.getLogger("acceptd.uplink")
+        self._pid = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        """Everything that belongs to one process."""
+        self._outbound = Outbound(self._pair.num_speculative_tokens, self._settings.queue_rows)
+        self._backoff = Backoff(self._settings.backoff, self._random)
+        self._incarnation = self._random.getrandbits(64)
+        # Guards `_outbound`'s sending side and `_stream`; the worker's main thread takes it in `flush` alone.
+        self._session = threading.RLock()
+        self._progress = threading.Condition(self._session)
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._stream: _Stream | None = None
+        self._thread: threading.Thread | None = None
+        self._latest: Received | None = None
+        self._nonce = 0
+        self._pushed: OrderedDict[int, Version] = OrderedDict()
+        self._verdicts: OrderedDict[Version, tuple[Version, str]] = OrderedDict()
+        self._answers: deque[Version] = deque(maxlen=_MAX_VERDICTS)
+        self._in_force: Version | None = None
+        self._max_age = _DEFAULT_MAX_AGE
+        self._totals: dict[str, float] = {}
+        self._report_due = 0.0
+        self._flushing = False
+        self._final = ""
+        self._last_error = ""
+        self._loss_logged = False
+        self._counts = {"connects": 0, "updates": 0, "stale_updates": 0, "bad_updates": 0, "batches": 0}
+        self._refusals: dict[str, int] = {}
+
+    # -- the worker's main thread ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the thread unless this process has it. Every other method does so by itself."""
+        if self._pid != os.getpid():
+            if self._pid:
+                # A fork: the parent's thread, locks and connection are not ours.
+                self._reset()
+            self._pid = os.getpid()
+            self._thread = threading.Thread(target=self._run, name="acceptd-uplink", daemon=True)
+            self._thread.start()
+
+    def offer(self, rows: Graded) -> None:
+        """Queues rows to send; never waits. Beyond `queue_rows` the oldest go, counted as QUEUE_FULL.
+
+        Running totals that the rows bring (`counters`, indexed by ExclusionReason) are sent on as they grow.
+        """
+        self.start()
+        counters = getattr(rows, "counters", None)
+        if counters is not None:
+            self.exclude({reason: int(counters[reason]) for reason in _REASONS if counters[reason]})
+        if len(rows) and self._outbound.offer(rows, self._clock()):
+            self._wake.set()
+
+    def exclude(self, totals: Mapping[int, int]) -> None:
+        """Running totals of blocks without a label, by ExclusionReason."""
+        self._outbound.exclude(totals)
+
+    def report(self, **totals: float) -> None:
+        """Running totals for WorkerReport, by the field names of `WorkerTotals`; sent every few seconds."""
+        self._totals = self._totals | totals
+
+    def latest(self) -> Received | None:
+        """The newest push, None if there was none yet."""
+        self.start()
+        return self._latest
+
+    def answer(self, nonce: int, version: Version | None, rejected: str = "") -> None:
+        """ACK (`rejected` empty) or NACK of the push that `latest()` named `nonce`; `version`: in force now."""
+        pushed = self._pushed.get(nonce)
+        if pushed is None:
+            return
+        self._in_force = version
+        self._decide(pushed, version or Version(), rejected)
+
+    def applied(self, version: Version) -> None:
+        """ACK by version, for callers that hold no nonce."""
+        self._in_force = version
+        self._decide(version, version, "")
+
+    def rejected(self, version: Version, reason: str) -> None:
+        """NACK by version; what was in force stays."""
+        self._decide(version, self._in_force or Version(), reason)
+
+    def weights_changed(self, generation: int) -> None:
+        """The weights were replaced: from now on it is another pair, which starts from its own coefficients."""
+        self.start()
+        with self._session:
+            self._pair = replace(self._pair, weights_generation=generation)
+            self._latest = None
+            self._in_force = None
+            self._verdicts.clear()
+            self._pushed.clear()
+            self._outbound.replace_pair(generation)
+            self._incarnation = self._random.getrandbits(64)
+            if self._stream is not None:
+                self._stream.renew = True
+            self._end_stream()
+
+    def flush(self, timeout: float) -> bool:
+        """Sends what was offered without waiting for a full batch; True once all of it was answered.
+
+        For callers outside the decode loop (`collective_rpc`, the end of a replay). timeout: seconds.
+        """
+        self.start()
+        deadline = time.monotonic() + timeout
+        with self._progress:
+            self._flushing = True
+            self._report_due = 0.0
+            self._wake.set()
+            try:
+                while not self._outbound.idle:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or self._final or not self._progress.wait(left):
+                        return self._outbound.idle
+                return True
+            finally:
+                self._flushing = False
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of this process since its start, for logs, tests and `acceptd doctor`."""
+        stream = self._stream
+        return {
+            **self._counts,
+            "connected": bool(stream and stream.welcomed and not stream.ended),
+            "final": self._final,
+            "last_error": self._last_error,
+            "offered": self._outbound.offered,
+            "acknowledged": self._outbound.acknowledged,
+            "refused": self._outbound.refused,
+            "dropped": self._outbound.dropped,
+            "stale_generation": self._outbound.stale_generation,
+            "refusals": dict(self._refusals),
+            "version": self._latest.coefficients.version if self._latest else None,
+        }
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Ends the stream and the thread; returns within about `timeout` seconds. Unsent rows are dropped."""
+        if self._pid != os.getpid() or self._thread is None:
+            return
+        self._stop.set()
+        with self._session:
+            self._end_stream()
+        self._thread.join(timeout)
+
+    # -- the uplink's thread --------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                wait = self._one_stream()
+            except Exception as error:  # the thread must outlive anything: a worker without uplink learns nothing
+                self._last_error = f"{type(error).__name__}: {error}"
+                self._log.exception("acceptd: the uplink failed; it tries again")
+                wait = self._backoff.failed()
+            if wait is None:
+                return
+            self._stop.wait(wait)
+
+    def _one_stream(self) -> float | None:
+        """Holds one stream until it ends. Seconds to wait before the next; None: never again."""
+        stream = _Stream(self._clock())
+        channel = self._channel()
+        try:
+            with self._session:
+                self._stream = stream
+            stub = EstimatorStub(channel)  # type: ignore[no-untyped-call]
+            stream.call = stub.Stream(self._requests(stream), metadata=self._metadata())
+            for response in stream.call:
+                self._received(stream, response)
+            return self._ended(stream, None)
+        except grpc.RpcError as error:
+            return self._ended(stream, error)
+        finally:
+            with self._session:
+                self._end_stream()
+                self._progress.notify_all()
+            channel.close()
+
+    def _ended(self, stream: _Stream, error: Any) -> float | None:
+        code = error.code() if error is not None else grpc.StatusCode.OK
+        details = (error.details() or "") if error is not None else "the service closed the stream"
+        if self._stop.is_set():
+            return None
+        if stream.renew:
+            return 0.0
+        if not stream.welcomed and code in _FINAL:
+            self._final = f"{code.name}: {details}"
+            self._last_error = self._final
+            self._log.error("acceptd: %s refused this worker for good (%s)", self._address, self._final)
+            return None
+        self._last_error = f"{code.name}: {details}"
+        if not self._loss_logged:
+            self._loss_logged = True
+            self._log.warning("acceptd: no stream to %s (%s); trying again", self._address, self._last_error)
+        if stream.drain_after is not None:
+            return self._backoff.asked(stream.drain_after)
+        asked = retry_delay(error.trailing_metadata()) if error is not None else None
+        if asked is not None:
+            return self._backoff.asked(asked)
+        return self._backoff.exhausted() if code in _SLOW else self._backoff.failed()
+
+    def _received(self, stream: _Stream, response: estimator_pb2.StreamResponse) -> None:
+        kind = response.WhichOneof("message")
+        if kind == "welcome":
+            self._welcomed(stream, response.welcome)
+        elif kind == "update":
+            self._pushed_update(stream, response.update)
+        elif kind == "heartbeat":
+            if self._latest is not None:
+                self._latest = replace(self._latest, renewed_at=self._clock())
+        elif kind == "batch_result":
+            self._answered(response.batch_result)
+        elif kind == "drain":
+            stream.drain_after = response.drain.reconnect_after_seconds
+
+    def _welcomed(self, stream: _Stream, welcome: estimator_pb2.Welcome) -> None:
+        with self._session:
+            if not self._outbound.resume(welcome.last_sequence):
+                # The service lost batches it had answered (an older store). Numbers can no longer meet: what is
+                # unanswered goes out under a new incarnation, so that it is counted once wherever it lands.
+                self._outbound.renumber()
+                self._incarnation = self._random.getrandbits(64)
+                self._end_stream()
+                return
+            self._outbound.limits = _limits(welcome)
+            if welcome.flush.coefficients_max_age_seconds > 0:
+                self._max_age = welcome.flush.coefficients_max_age_seconds
+            stream.welcomed = True
+            self._counts["connects"] += 1
+            self._loss_logged = False
+            self._progress.notify_all()
+        self._backoff.succeeded()
+        self._log.info("acceptd: connected to %s, epoch %d", self._address, welcome.epoch)
+        if welcome.HasField("update"):
+            self._pushed_update(stream, welcome.update)
+        self._wake.set()
+
+    def _pushed_update(self, stream: _Stream, update: estimator_pb2.CoefficientUpdate) -> None:
+        raw = update.coefficients.version
+        version = Version(raw.epoch, raw.counter)
+        self._counts["updates"] += 1
+        with self._session:
+            if stream is not self._stream or stream.ended:
+                return
+            stream.nonces[version] = update.nonce
+            held = self._latest.coefficients.version if self._latest else self._in_force
+            if held is not None and version < held:
+                self._counts["stale_updates"] += 1
+                self._decide(version, held, f"version {version} sorts before {held}, which is in force")
+                return
+            try:
+                coefficients = codec.decode_coefficients(update.coefficients, self._pair.num_speculative_tokens)
+            except WireError as error:
+                self._counts["bad_updates"] += 1
+                self._decide(version, held or Version(), str(error))
+                return
+            self._nonce += 1
+            self._remember(self._pushed, self._nonce, version)
+            self._latest = Received(
+                coefficients=coefficients,
+                nonce=self._nonce,
+                mode=Mode(update.mode) if update.mode in _MODES else Mode.TRIM,
+                exploration_rate=min(max(update.exploration_rate, 0.0), 1.0),
+                renewed_at=self._clock(),
+                max_age_seconds=self._max_age,
+                generation=self._pair.weights_generation,
+            )
+        if version in self._verdicts:
+            self._answers.append(version)
+            self._wake.set()
+
+    def _answered(self, result: estimator_pb2.BatchResult) -> None:
+        reason = result.reason
+        with self._session:
+            if reason == estimator_pb2.REJECT_REASON_OUT_OF_ORDER:
+                # Numbers no longer match; the next Welcome says from where to go on.
+                self._count_refusal(reason)
+                self._end_stream()
+                return
+            refused = reason not in _APPLIED
+            if reason != estimator_pb2.REJECT_REASON_UNSPECIFIED:
+                self._count_refusal(reason)
+            if refused:
+                self._last_error = f"batch {result.sequence} refused: {result.message or result.field}"
+            self._outbound.answered(result.sequence, result.last_sequence, refused=refused)
+            if result.retry_after_seconds > 0:
+                self._paused_until = self._clock() + self._backoff.asked(result.retry_after_seconds)
+            self._progress.notify_all()
+        self._wake.set()
+
+    def _count_refusal(self, reason: int) -> None:
+        name = estimator_pb2.RejectReason.Name(reason).removeprefix("REJECT_REASON_").lower()
+        self._refusals[name] = self._refusals.get(name, 0) + 1
+
+    def _decide(self, pushed: Version, in_force: Version, rejected: str) -> None:
+        self._remember(self._verdicts, pushed, (in_force, rejected))
+        self._answers.append(pushed)
+        self._wake.set()
+
+    @staticmethod
+    def _remember(table: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+        table[key] = value
+        while len(table) > _MAX_VERDICTS:
+            table.popitem(last=False)
+
+    def _end_stream(self) -> None:
+        """Has the stream end soon. The session lock is held."""
+        if self._stream is not None and not self._stream.ended:
+            self._stream.ended = True
+            if self._stream.call is not None:
+                self._stream.call.cancel()
+        self._wake.set()
+
+    # -- gRPC's sending thread ------------------------------------------------------------------------------------
+
+    _paused_until = 0.0
+
+    def _requests(self, stream: _Stream) -> Iterator[estimator_pb2.StreamRequest]:
+        yield estimator_pb2.StreamRequest(hello=self._hello())
+        while not (stream.ended or self._stop.is_set()):
+            self._wake.clear()
+            request, wait = self._next(stream)
+            if request is not None:
+                yield request
+            else:
+                self._wake.wait(wait)
+
+    def _next(self, stream: _Stream) -> tuple[estimator_pb2.StreamRequest | None, float]:
+        """The next thing to send, or None and the seconds until there may be one."""
+        now = self._clock()
+        with self._session:
+            if stream.ended:
+                return None, 0.0
+            if not stream.welcomed:
+                left = stream.opened_at + self._settings.welcome_timeout - now
+                if left <= 0 and stream.call is not None:
+                    stream.call.cancel()
+                return None, max(left, _TICK)
+            while self._answers:
+                status = self._status(stream, self._answers.popleft())
+                if status is not None:
+                    return estimator_pb2.StreamRequest(update_status=status), 0.0
+            batch = None if now < self._paused_until else self._outbound.next_message(now, flush=self._flushing)
+            if batch is not None:
+                self._counts["batches"] += 1
+                return estimator_pb2.StreamRequest(batch=batch), 0.0
+            if now >= self._report_due:
+                self._report_due = now + self._settings.report_interval
+                return estimator_pb2.StreamRequest(report=self._report()), 0.0
+            due = [self._report_due, self._paused_until if now < self._paused_until else None]
+            if self._outbound.in_flight < self._outbound.limits.max_in_flight:
+                due.append(self._outbound.deadline())
+            return None, max(min(at for at in due if at is not None) - now, _TICK)
+
+    def _status(self, stream: _Stream, pushed: Version) -> estimator_pb2.UpdateStatus | None:
+        nonce = stream.nonces.pop(pushed, None)
+        if nonce is None or pushed not in self._verdicts:
+            return None  # pushed on a stream that is gone; if the service still wants to know, it pushes again
+        in_force, rejected = self._verdicts[pushed]
+        return estimator_pb2.UpdateStatus(nonce=nonce, version=codec.encode_version(in_force), rejected=rejected)
+
+    def _report(self) -> estimator_pb2.WorkerReport:
+        exclusions = [
+            types_pb2.ExclusionCount(reason=reason, blocks=blocks)  # type: ignore[arg-type]
+            for reason, blocks in sorted(self._outbound.exclusions.items())
+        ]
+        totals = types_pb2.WorkerTotals(exclusions=exclusions)
+        for name, value in self._totals.items():
+            setattr(totals, name, value)
+        return estimator_pb2.WorkerReport(totals=totals, mode=int(self._latest.mode) if self._latest else 0)  # type: ignore[arg-type]
+
+    def _hello(self) -> estimator_pb2.Hello:
+        hello = estimator_pb2.Hello(
+            pair=codec.encode_pair_key(self._pair),
+            worker=self._worker,
+            incarnation=self._incarnation,
+            workload=self._workload,
+            capabilities=types_pb2.Capabilities(
+                max_knots=self._capabilities.max_knots, max_segments=self._capabilities.max_segments
+            ),
+            hook_version=__version__,
+            vllm_version=self._vllm_version,
+        )
+        if self._in_force is not None:
+            hello.version.CopyFrom(codec.encode_version(self._in_force))
+        return hello
+
+    # -- the channel ----------------------------------------------------------------------------------------------
+
+    def _channel(self) -> grpc.Channel:
+        # A channel for each attempt, with its own connections: gRPC's shared ones carry a back-off of their own, which
+        # would stretch ours.
+        keepalive = int(self._settings.keepalive * 1000)
+        options = [
+            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.keepalive_time_ms", keepalive),
+            ("grpc.keepalive_timeout_ms", keepalive),
+            ("grpc.enable_http_proxy", 0),
+        ]
+        identity = self._identity
+        if not identity.ca_file:
+            return grpc.insecure_channel(self._address, options)
+        credentials = grpc.ssl_channel_credentials(
+            _read(identity.ca_file), _read(identity.key_file), _read(identity.cert_file)
+        )
+        return grpc.secure_channel(self._address, credentials, options)
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        token = _read(self._identity.token_file)
+        return [("authorization", f"Bearer {token.decode().strip()}")] if token else []
+
+
+#: Seconds that coefficients stay trusted without a heartbeat, until a Welcome says otherwise.
+_DEFAULT_MAX_AGE: Final = 600.0
+
+#: Shortest wait of the sending thread, seconds: a deadline that just passed must not turn into a busy loop.
+_TICK: Final = 0.002
+
+#: Codes that end the worker's attempts when they answer its Hello.
+_FINAL: Final = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
+
+#: Codes after which the next attempt waits for the back-off's cap: trying soon cannot help.
+_SLOW: Final = (
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
+
+#: Answers after which the rows count as delivered.
+_APPLIED: Final = (
+    estimator_pb2.REJECT_REASON_UNSPECIFIED,
+    estimator_pb2.REJECT_REASON_DUPLICATE,
+    estimator_pb2.REJECT_REASON_QUARANTINED,
+)
+
+_MODES: Final = frozenset(int(mode) for mode in Mode)
+_REASONS: Final = tuple(number for number in types_pb2.ExclusionReason.values() if number)
+
+
+def _limits(welcome: estimator_pb2.Welcome) -> Limits:
+    """Limits of a Welcome; a field it leaves at 0 keeps the protocol's own."""
+    limits = Limits()
+    limits.max_rows = min(welcome.limits.max_rows or limits.max_rows, limits.max_rows)
+    limits.max_batch_bytes = min(welcome.limits.max_batch_bytes or limits.max_batch_bytes, limits.max_batch_bytes)
+    limits.max_in_flight = min(welcome.limits.max_in_flight or limits.max_in_flight, limits.max_in_flight)
+    limits.rows = min(welcome.flush.rows or limits.rows, limits.max_rows)
+    limits.age_seconds = welcome.flush.max_age_seconds or limits.age_seconds
+    return limits
+
+
+def _read(path: str) -> bytes | None:
+    if not path:
+        return None
+    with open(path, "rb") as file:
+        return file.read()
