@@ -1,0 +1,136 @@
+"""The budget, the split and the cost tables beside vLLM's own, on the same state."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from vllm.v1.worker.gpu.spec_decode.adaptive_verification import (
+    AdaptiveVerificationManager,
+    _assign_draft_token_budget,
+    build_cost_tables_from_curves,
+)
+
+from vllm_client_hook import budget, budget_device
+from vllm_client_hook.costs import CostTable, build_cost_table
+
+K = 8
+
+
+def random_table(rng, requests):
+    size = requests * (K + 40) + 64
+    verify = 0.5 + np.cumsum(rng.random(size))
+    if rng.random() < 0.5:
+        verify = verify[(np.arange(size) // 16) * 16]
+    return CostTable(np.cumsum(rng.random(requests + 1)), verify)
+
+
+def stock_manager(confidences, table, prefill_len, num_computed, max_total_logits):
+    """vLLM's manager around given state, without the device buffers that `get_num_tokens` does not read."""
+    manager = object.__new__(AdaptiveVerificationManager)
+    requests = len(confidences)
+    manager.req_states = SimpleNamespace(
+        req_id_to_index={f"r{i}": i for i in range(requests)},
+        num_computed_tokens_np=num_computed,
+        prefill_len=SimpleNamespace(np=prefill_len),
+    )
+    manager.num_speculative_steps = K
+    manager.num_bonus_tokens = 1
+    manager._max_total_logits = max_total_logits
+    manager._stale_idx = 0
+    manager._stale_confidences = [SimpleNamespace(np=confidences)]
+    manager.cost_tables = (table.draft_ms, table.verify_ms)
+    return manager
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_the_budget_is_that_of_vllm(seed):
+    rng = np.random.default_rng(seed)
+    requests = int(rng.integers(1, 65))
+    confidences = rng.beta(3, 1, (requests, K)).astype(np.float32)
+    confidences[rng.random(requests) < 0.2] = 1.0  # requests without a prediction yet
+    scheduled = rng.integers(0, K + 1, requests).astype(np.int32)
+    context = np.where(rng.random(requests) < 0.2, rng.integers(1, 40, requests), 1).astype(np.int32)
+    scheduled[context > 1] = 0
+    prefill_len = np.full(requests, 30, np.int32)
+    num_computed = np.where(context > 1, 0, 100).astype(np.int32)
+    table = random_table(rng, requests)
+    max_total_logits = int(rng.integers(requests, requests * (K + 2)))
+
+    manager = stock_manager(confidences, table, prefill_len, num_computed, max_total_logits)
+    tokens = manager.get_num_tokens(
+        {f"r{i}": int(context[i] + scheduled[i]) for i in range(requests)},
+        {f"r{i}": [0] * int(scheduled[i]) for i in range(requests) if scheduled[i]},
+    )
+
+    choice = budget.choose(
+        confidences,
+        scheduled,
+        table,
+        context_tokens=int(context.sum()),
+        sampling_requests=int(np.count_nonzero(num_computed + context >= prefill_len)),
+        max_drafts=budget.drafts_that_fit(max_total_logits, requests),
+    )
+    assert int(context.sum()) + choice.drafts == tokens
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_split_is_that_of_vllm_where_nothing_ties(seed):
+    rng = np.random.default_rng(seed)
+    requests = int(rng.integers(1, 40))
+    confidences = torch.from_numpy(rng.random((requests + 5, K), np.float32))
+    mapping = torch.from_numpy(rng.permutation(requests + 5)[:requests])
+    scheduled = torch.from_numpy(rng.integers(0, K + 1, requests).astype(np.int32))
+    for drafts in {1, int(scheduled.sum()) // 2, int(scheduled.sum()) - 1} & set(range(1, requests * K)):
+        stock, ours = scheduled.clone(), scheduled.clone()
+        _assign_draft_token_budget(confidences, mapping, stock, drafts, K)
+        budget_device.split(confidences, mapping, ours, drafts)
+        assert ours.tolist() == stock.tolist()
+        host = budget.split(confidences[mapping].numpy(), scheduled.numpy(), drafts)
+        assert host.tolist() == stock.tolist()
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_host_and_device_split_agree_with_ties_and_forced_slots(seed):
+    rng = np.random.default_rng(seed)
+    requests = int(rng.integers(1, 20))
+    # Powers of two: products are exact, and many of them are equal.
+    confidences = np.exp2(-rng.integers(0, 2, (requests, K))).astype(np.float32)
+    scheduled = rng.integers(0, K + 1, requests).astype(np.int32)
+    forced = np.where(rng.random(requests) < 0.3, rng.integers(0, K + 1, requests), 0).clip(0, scheduled)
+    forced = forced.astype(np.int32)
+    for drafts in range(int(forced.sum()), int(scheduled.sum()) + 1):
+        admitted = torch.from_numpy(scheduled.copy())
+        budget_device.split(
+            torch.from_numpy(confidences), torch.arange(requests), admitted, drafts, torch.from_numpy(forced)
+        )
+        host = budget.split(confidences, scheduled, drafts, forced)
+        assert admitted.tolist() == host.tolist()
+        assert (host >= forced).all()
+
+
+def test_the_number_of_drafts_may_stay_on_the_device():
+    confidences = torch.rand(6, K)
+    for drafts in (0, 7, 6 * K):
+        a = torch.full((6,), K, dtype=torch.int32)
+        b = a.clone()
+        budget_device.split(confidences, torch.arange(6), a, drafts)
+        budget_device.split(confidences, torch.arange(6), b, torch.tensor(drafts))
+        assert a.tolist() == b.tolist()
+        assert int(a.sum()) == drafts
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_tables_of_a_clean_profile_are_those_of_vllm(seed):
+    """A clean profile rises, and at no smaller slope in the end than on the whole."""
+    rng = np.random.default_rng(seed)
+    sizes = np.unique(rng.integers(1, 600, rng.integers(2, 20)))
+    times = np.cumsum(np.sort(rng.random(len(sizes)))) + 1.0
+    verify = list(zip(sizes.tolist(), times.tolist(), strict=True))
+    draft = [(1, 0.2), (64, 0.9)]
+    capture_limit = int(rng.choice([0, sizes[len(sizes) // 2]]))
+    stock = build_cost_tables_from_curves(draft, verify, 96, 700, capture_limit)
+    ours = build_cost_table(draft, verify, max_requests=96, max_tokens=700, capture_limit=capture_limit)
+    np.testing.assert_array_equal(ours.draft_ms, stock[0])
+    np.testing.assert_array_equal(ours.verify_ms, stock[1])
+    assert ours.notices == ()
