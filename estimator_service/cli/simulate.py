@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
 
 def simulate(
     trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A recorded trace, acceptd-trace/1 (Parquet).")],
+    *,
     costs: Annotated[
         Path | None, typer.Option("--costs", metavar="FILE", help="Profiled step costs, JSON (docs/simulator.md).")
     ] = None,

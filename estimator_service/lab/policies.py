@@ -119,7 +119,8 @@ class Adaptive:
             part = take(blocks, rows.reshape(-1))
             predicted = self.estimator.predict(part).astype(np.float32)
             fresh = predicted.reshape(*rows.shape, blocks.num_positions)
-            stale = self._round(policy, start, part, fresh, stale, plan.first[start : start + round_steps])
+            first = plan.first[start : start + round_steps]
+            stale = self._round(policy, start, part, fresh=fresh, stale=stale, first=first)
         self.outcome.explored = policy.totals.explored
         return self.outcome
 
@@ -128,6 +129,7 @@ class Adaptive:
         policy: BudgetPolicy,
         start: int,
         part: Blocks,
+        *,
         fresh: NDArray[np.float32],
         stale: NDArray[np.float32],
         first: NDArray[np.bool_],

@@ -10,7 +10,6 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from estimator_service.lab.policies import Outcome
@@ -54,7 +53,7 @@ def _throughput(simulation: Simulation, axes: Any) -> None:
         axes, comparisons, lambda c: c.thresholds[c.best_threshold], "best q_max threshold", ls="--", color="#e7298a"
     )
     for name in _names(simulation):
-        _curve(axes, comparisons, lambda c, n=name: c.av[n], f"AV, {name}", marker="o", ms=3, **_style(name))
+        _curve(axes, comparisons, [c.av[name] for c in comparisons], f"AV, {name}", marker="o", ms=3, **_style(name))
     for comparison in comparisons:
         best = max(comparison.av.values(), key=lambda o: o.throughput, default=None)
         if best is not None:
@@ -69,10 +68,8 @@ def _throughput(simulation: Simulation, axes: Any) -> None:
     )
 
 
-def _curve(
-    axes: Any, comparisons: list[Comparison], pick: Callable[[Comparison], Outcome], label: str, **style: Any
-) -> None:
-    total = [pick(c).throughput for c in comparisons]
+def _curve(axes: Any, comparisons: list[Comparison], outcomes: list[Outcome], label: str, **style: Any) -> None:
+    total = [outcome.throughput for outcome in outcomes]
     user = [value / c.concurrency for value, c in zip(total, comparisons, strict=True)]
     axes.plot(user, total, label=label, **style)
 
