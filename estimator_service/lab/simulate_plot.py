@@ -48,9 +48,14 @@ def _throughput(simulation: Simulation, axes: Any) -> None:
     comparisons = list(simulation.comparisons.values())
     for k in range(simulation.num_positions + 1):
         style = {"color": plt.get_cmap("YlGnBu")(0.35 + 0.5 * k / simulation.num_positions), "lw": 1}
-        _curve(axes, comparisons, lambda c, k=k: c.fixed[k], f"fixed k = {k}", ls=":", **style)
+        _curve(axes, comparisons, [c.fixed[k] for c in comparisons], f"fixed k = {k}", ls=":", **style)
     _curve(
-        axes, comparisons, lambda c: c.thresholds[c.best_threshold], "best q_max threshold", ls="--", color="#e7298a"
+        axes,
+        comparisons,
+        [c.thresholds[c.best_threshold] for c in comparisons],
+        "best q_max threshold",
+        ls="--",
+        color="#e7298a",
     )
     for name in _names(simulation):
         _curve(axes, comparisons, [c.av[name] for c in comparisons], f"AV, {name}", marker="o", ms=3, **_style(name))
