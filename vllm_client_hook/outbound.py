@@ -32,7 +32,9 @@ _ENVELOPE_BYTES: Final = 1024
 class Graded(Protocol):
     """Rows as the device side hands them over (`vllm_client_hook.rows.Rows`); see there for the columns."""
 
-    generation: int
+    @property
+    def generation(self) -> int:
+        """Weights generation of the rows."""
 
     def __len__(self) -> int: ...
 

@@ -54,7 +54,9 @@ def test_images_are_pinned() -> None:
         stages = set(re.findall(r"^FROM \S+ AS (\w+)", text, re.M))
         images += [image for image in re.findall(r"^FROM (\S+)", text, re.M) if not image.startswith("$")]
         images += re.findall(r"^ARG \w+=(\S+/\S+:\S+)", text, re.M)
-        assert set(re.findall(r"--from=(\w+)|from=(\w+),", text)) <= {(s, "") for s in stages} | {("", s) for s in stages}
+        assert set(re.findall(r"--from=(\w+)|from=(\w+),", text)) <= {(s, "") for s in stages} | {
+            ("", s) for s in stages
+        }
     for image in images:
         tag = image.rpartition(":")[2]
         assert re.search(r"\d+\.\d+", tag), f"{image} has no pinned tag"
