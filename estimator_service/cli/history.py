@@ -35,7 +35,7 @@ def history(
     if as_json:
         print_json([jsonable.history_entry(entry) for entry in entries])
         return
-    out = table(">version", ">published", "cause", ">slope", "intercepts", ">log-loss", ">ECE")
+    out = table(">version", ">published", "cause", ">slope", "~intercepts", ">log-loss", ">ECE")
     now = time.time()
     for entry in entries:
         line, scored = entry.coefficients.line, entry.calibration.observations > 0

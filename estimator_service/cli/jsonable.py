@@ -18,8 +18,8 @@ def reason_name(value: int) -> str:
 
 
 def mode_name(value: int) -> str:
-    """Mode 1 → "trim"."""
-    return _enum_name(types_pb2.Mode, value, "MODE_")
+    """Mode 1 → "trim"; "" for one that was not reported."""
+    return _enum_name(types_pb2.Mode, value, "MODE_") if value else ""
 
 
 def segment_name(value: int) -> str:

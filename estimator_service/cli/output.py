@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from typing import Any
+from typing import Any, Final, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -15,11 +15,14 @@ from rich.text import Text
 #: Shown where there is no value yet.
 NONE = "–"
 
+#: Columns of output that no terminal shows.
+_PIPE_WIDTH: Final = 1000
+
 
 def console() -> Console:
-    """The console of stdout. Wide tables keep their columns when the output is a file or a pipe."""
+    """The console of stdout. Nothing is cut or wrapped when the output is a file or a pipe."""
     out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=max(out.width, 120))
+    return out if out.is_terminal else Console(highlight=False, width=max(out.width, _PIPE_WIDTH))
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
@@ -37,10 +40,11 @@ def _plain(value: Any) -> Any:
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """An empty table. A column whose name starts with ">" is a number: aligned right."""
+    """An empty table. ">name" is a column of numbers, aligned right; "~name" one that may wrap where space is short."""
     out = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        out.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", no_wrap=True)
+        justify: Literal["left", "right"] = "right" if column.startswith(">") else "left"
+        out.add_column(column.lstrip(">~"), justify=justify, no_wrap=not column.startswith("~"), overflow="fold")
     return out
 
 

@@ -156,7 +156,7 @@ def _positions(state: inspect_pb2.PairState) -> Table:
 
 
 def _segments(state: inspect_pb2.PairState) -> Table:
-    out = table("segment", "slope by piece", "intercepts", title="Segments of the link")
+    out = table("segment", "~slope by piece", "~intercepts", title="Segments of the link")
     for segment in state.coefficients.segments:
         pieces, total = [], 0.0
         for slope in segment.slopes:

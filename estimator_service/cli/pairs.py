@@ -36,7 +36,7 @@ def pairs(address: Address = DEFAULT_ADDRESS, as_json: Json = False) -> None:
             f"No worker has come to {address} yet. vLLM with the hook connects by itself once ACCEPTD_ADDRESS names it."
         )
         return
-    out, now = table("pair", ">version", ">workers", ">observations", ">published"), time.time()
+    out, now = table("~pair", ">version", ">workers", ">observations", ">published"), time.time()
     for pair in found:
         out.add_row(
             pair.id,

@@ -14,10 +14,11 @@ import typer
 from acceptd.errors import ConfigError
 from estimator_service.cli.output import print_json
 from estimator_service.config import CONFIG_VARIABLE, ENV_PREFIX, Settings, load_settings
-from estimator_service.server import Server, serve
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
+
+    from estimator_service.server import Server
 
 _HELP = f"""Run the service.
 
@@ -76,6 +77,8 @@ def _option(name: str, field: FieldInfo) -> Any:
 
 def run(config: Path | None, as_json: bool, flags: dict[str, Any]) -> None:
     """Serves until SIGTERM or SIGINT. A wrong setting is exit status 2; one line says when the ports are open."""
+    from estimator_service.server import serve  # noqa: PLC0415  (half of the time any other command would take)
+
     try:
         settings = load_settings(flags, config=config)
     except ConfigError as error:

@@ -37,7 +37,10 @@ def workers(
     if not found:
         console().print(f"No worker is known at {address}.")
         return
-    out, now = table("worker", "pair", "state", ">version", "mode", ">blocks", "workload", "hook", "vLLM"), time.time()
+    out, now = (
+        table("worker", "~pair", "~state", ">version", "mode", ">blocks", "workload", "hook", "vLLM"),
+        time.time(),
+    )
     for worker in found:
         since = f"connected {ago(worker.connected_at_seconds, now)}" if worker.connected else "gone"
         state = worker.quarantined or worker.last_rejected_update
@@ -46,7 +49,7 @@ def workers(
             worker.pair,
             f"{since}; {state}" if state else since,
             jsonable.version_text(worker.version_applied),
-            jsonable.mode_name(worker.mode),
+            jsonable.mode_name(worker.mode) or NONE,
             count(worker.blocks),
             worker.workload or NONE,
             worker.hook_version or NONE,
