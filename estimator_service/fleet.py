@@ -15,6 +15,7 @@ from estimator_service.outbox import Ending
 from estimator_service.pair import Pair
 from estimator_service.publication import Publication
 from estimator_service.session import Session
+from estimator_service.tap import Taps
 from estimator_service.worker import Roster, WorkerKey
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Fleet:
         self.board: Board[Publication] = Board()
         self.pairs: dict[str, Pair] = {}
         self.roster = Roster()
+        self.taps = Taps()
         self.sessions: dict[WorkerKey, Session] = {}
         #: Set while no stream is open.
         self.empty = asyncio.Event()
@@ -186,5 +188,6 @@ class Fleet:
     def drain(self, reason: str) -> None:
         """Takes no more streams and tells those there are."""
         self.draining = True
+        self.taps.wake()
         for session in self.sessions.values():
             session.drain(reason, self.settings.reconnect_seconds)

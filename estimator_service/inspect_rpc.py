@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from acceptd.codec import encode_coefficients
+from acceptd.errors import TooLarge
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
 from estimator_service.state import pair_state, pair_summary, worker_states
 
@@ -91,6 +92,25 @@ class InspectServicer(inspect_pb2_grpc.InspectServicer):
         """Connected workers, of one pair or of all."""
         pair = await self._find(request.pair, context) if request.pair else None
         return inspect_pb2.ListWorkersResponse(workers=worker_states(self._fleet, pair))
+
+    async def TapPair(
+        self, request: inspect_pb2.TapPairRequest, context: Context
+    ) -> AsyncIterator[inspect_pb2.TapPairResponse]:
+        """Copies of the pair's batches from now on. A slow caller misses some and is told how many."""
+        pair = await self._find(request.pair, context)
+        try:
+            tap = self._fleet.taps.open(pair.id)
+        except TooLarge as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            raise AssertionError("abort raises") from error
+        try:
+            yield inspect_pb2.TapPairResponse(pair=pair_summary(self._fleet, pair))
+            while not self._fleet.draining:
+                message = await tap.take()
+                if message is not None:
+                    yield message
+        finally:
+            self._fleet.taps.close(pair.id, tap)
 
     async def _find(self, prefix: str, context: Context) -> Pair:
         pairs = self._fleet.pairs

@@ -128,6 +128,7 @@ class Session:
             return self._set_aside(batch, RejectReason.REJECT_REASON_UNKNOWN_VERSION, message, "version", 0)
         workload = self.hello.workload
         self.pair.apply(observations, batch.exclusions, version, workload, worker.name)
+        self._fleet.taps.offer(self.pair.id, worker.name, workload, batch)
         worker.last_sequence = sequence
         worker.blocks += rows
         ticket = self._fleet.ledger.batch(self.pair, worker, workload, batch)

@@ -1,4 +1,4 @@
-"""Trimming by scores of the prefix leaves the output the target's, exactly; by the drawn token's probability it does not.
+"""Trimming by scores of the prefix leaves the output the target's, exactly; by the drawn token it does not.
 
 Speculative sampling as Leviathan et al. (2023) and Chen et al. (2023) define it, on vocabularies small enough to
 enumerate every draft, every split of the budget and every accept/reject outcome with their probabilities as fractions.
@@ -38,7 +38,7 @@ class Model:
         """Probability of every continuation of `length` tokens."""
         out = {(): ONE}
         for _ in range(length):
-            out = {s + (t,): p * q for s, p in out.items() for t, q in enumerate(self(prefix + s))}
+            out = {(*s, t): p * q for s, p in out.items() for t, q in enumerate(self(prefix + s))}
         return out
 
 
@@ -187,7 +187,7 @@ def test_only_features_of_the_prefix_may_trim(feature):
         assert trimming_feature(feature.name) is feature
         assert feature.column != "logit_qsampled"
         return
-    with pytest.raises(ConfigError, match="depends on the token that was drawn.*accepted: 'log q_max'"):
+    with pytest.raises(ConfigError, match=r"depends on the token that was drawn.*accepted: 'log q_max'"):
         trimming_feature(feature.name)
 
 

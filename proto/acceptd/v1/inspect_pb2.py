@@ -12,10 +12,11 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from acceptd.v1 import estimator_pb2 as acceptd_dot_v1_dot_estimator__pb2
 from acceptd.v1 import types_pb2 as acceptd_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61\x63\x63\x65ptd/v1/inspect.proto\x12\nacceptd.v1\x1a\x16\x61\x63\x63\x65ptd/v1/types.proto\"\x12\n\x10ListPairsRequest\";\n\x11ListPairsResponse\x12&\n\x05pairs\x18\x01 \x03(\x0b\x32\x17.acceptd.v1.PairSummary\"\xa6\x01\n\x0bPairSummary\x12\n\n\x02id\x18\x01 \x01(\t\x12 \n\x03key\x18\x02 \x01(\x0b\x32\x13.acceptd.v1.PairKey\x12$\n\x07version\x18\x03 \x01(\x0b\x32\x13.acceptd.v1.Version\x12\x0f\n\x07workers\x18\x04 \x01(\r\x12\x14\n\x0cobservations\x18\x05 \x01(\x04\x12\x1c\n\x14published_at_seconds\x18\x06 \x01(\x01\"\x1e\n\x0eGetPairRequest\x12\x0c\n\x04pair\x18\x01 \x01(\t\"7\n\x0fGetPairResponse\x12$\n\x05state\x18\x01 \x01(\x0b\x32\x15.acceptd.v1.PairState\":\n\x10WatchPairRequest\x12\x0c\n\x04pair\x18\x01 \x01(\t\x12\x18\n\x10interval_seconds\x18\x02 \x01(\x01\"9\n\x11WatchPairResponse\x12$\n\x05state\x18\x01 \x01(\x0b\x32\x15.acceptd.v1.PairState\"\xfe\x03\n\tPairState\x12(\n\x07summary\x18\x01 \x01(\x0b\x32\x17.acceptd.v1.PairSummary\x12.\n\x0c\x63oefficients\x18\x02 \x01(\x0b\x32\x18.acceptd.v1.Coefficients\x12\x17\n\x0fstandard_errors\x18\x03 \x03(\x01\x12\x14\n\x0cobservations\x18\x04 \x03(\x04\x12\x13\n\x0b\x61\x63\x63\x65ptances\x18\x05 \x03(\x04\x12\x0e\n\x06\x62locks\x18\x06 \x01(\x04\x12.\n\nexclusions\x18\x07 \x03(\x0b\x32\x1a.acceptd.v1.ExclusionCount\x12\x33\n\x07rejects\x18\x08 \x03(\x0b\x32\".acceptd.v1.PairState.RejectsEntry\x12%\n\x05refit\x18\t \x01(\x0b\x32\x16.acceptd.v1.RefitState\x12,\n\x0b\x63\x61libration\x18\n \x01(\x0b\x32\x17.acceptd.v1.Calibration\x12\x1e\n\x04mode\x18\x0b \x01(\x0e\x32\x10.acceptd.v1.Mode\x12\x0f\n\x07notices\x18\x0c \x03(\t\x12(\n\x06totals\x18\r \x01(\x0b\x32\x18.acceptd.v1.WorkerTotals\x1a.\n\x0cRejectsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xd0\x01\n\nRefitState\x12\x0c\n\x04\x64one\x18\x01 \x01(\x04\x12.\n\x04held\x18\x02 \x03(\x0b\x32 .acceptd.v1.RefitState.HeldEntry\x12\x11\n\tlast_held\x18\x03 \x01(\t\x12\x14\n\x0clast_seconds\x18\x04 \x01(\x01\x12\x16\n\x0epending_blocks\x18\x05 \x01(\x04\x12\x16\n\x0epublished_link\x18\x06 \x01(\t\x1a+\n\tHeldEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xdb\x01\n\x0b\x43\x61libration\x12\x10\n\x08log_loss\x18\x01 \x01(\x01\x12\x0b\n\x03\x61uc\x18\x02 \x01(\x01\x12\x0b\n\x03\x65\x63\x65\x18\x03 \x01(\x01\x12\x0b\n\x03gap\x18\x04 \x01(\x01\x12\x14\n\x0cobservations\x18\x05 \x01(\x04\x12\x1c\n\x14log_loss_by_position\x18\x06 \x03(\x01\x12\x17\n\x0f\x61uc_by_position\x18\x07 \x03(\x01\x12\x17\n\x0f\x65\x63\x65_by_position\x18\x08 \x03(\x01\x12\x17\n\x0fgap_by_position\x18\t \x03(\x01\x12\x14\n\x0csurvival_ece\x18\n \x01(\x01\"0\n\x11GetHistoryRequest\x12\x0c\n\x04pair\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\"?\n\x12GetHistoryResponse\x12)\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.acceptd.v1.HistoryEntry\"\x99\x01\n\x0cHistoryEntry\x12.\n\x0c\x63oefficients\x18\x01 \x01(\x0b\x32\x18.acceptd.v1.Coefficients\x12\x1c\n\x14published_at_seconds\x18\x02 \x01(\x01\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\x12,\n\x0b\x63\x61libration\x18\x04 \x01(\x0b\x32\x17.acceptd.v1.Calibration\"\"\n\x12ListWorkersRequest\x12\x0c\n\x04pair\x18\x01 \x01(\t\"?\n\x13ListWorkersResponse\x12(\n\x07workers\x18\x01 \x03(\x0b\x32\x17.acceptd.v1.WorkerState\"\x95\x03\n\x0bWorkerState\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\x0c\n\x04pair\x18\x03 \x01(\t\x12\x10\n\x08workload\x18\x04 \x01(\t\x12\x0c\n\x04peer\x18\x05 \x01(\t\x12\x1c\n\x14\x63onnected_at_seconds\x18\x06 \x01(\x01\x12\x11\n\tconnected\x18\x07 \x01(\x08\x12,\n\x0fversion_applied\x18\x08 \x01(\x0b\x32\x13.acceptd.v1.Version\x12\x0e\n\x06\x62locks\x18\t \x01(\x04\x12\x15\n\rlast_sequence\x18\n \x01(\x04\x12\x13\n\x0bquarantined\x18\x0b \x01(\t\x12\x1c\n\x14last_rejected_update\x18\x0c \x01(\t\x12.\n\x0c\x63\x61pabilities\x18\r \x01(\x0b\x32\x18.acceptd.v1.Capabilities\x12\x1e\n\x04mode\x18\x0e \x01(\x0e\x32\x10.acceptd.v1.Mode\x12\x14\n\x0chook_version\x18\x0f \x01(\t\x12\x14\n\x0cvllm_version\x18\x10 \x01(\t2\x80\x03\n\x07Inspect\x12H\n\tListPairs\x12\x1c.acceptd.v1.ListPairsRequest\x1a\x1d.acceptd.v1.ListPairsResponse\x12\x42\n\x07GetPair\x12\x1a.acceptd.v1.GetPairRequest\x1a\x1b.acceptd.v1.GetPairResponse\x12J\n\tWatchPair\x12\x1c.acceptd.v1.WatchPairRequest\x1a\x1d.acceptd.v1.WatchPairResponse0\x01\x12K\n\nGetHistory\x12\x1d.acceptd.v1.GetHistoryRequest\x1a\x1e.acceptd.v1.GetHistoryResponse\x12N\n\x0bListWorkers\x12\x1e.acceptd.v1.ListWorkersRequest\x1a\x1f.acceptd.v1.ListWorkersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61\x63\x63\x65ptd/v1/inspect.proto\x12\nacceptd.v1\x1a\x1a\x61\x63\x63\x65ptd/v1/estimator.proto\x1a\x16\x61\x63\x63\x65ptd/v1/types.proto\"\x12\n\x10ListPairsRequest\";\n\x11ListPairsResponse\x12&\n\x05pairs\x18\x01 \x03(\x0b\x32\x17.acceptd.v1.PairSummary\"\xa6\x01\n\x0bPairSummary\x12\n\n\x02id\x18\x01 \x01(\t\x12 \n\x03key\x18\x02 \x01(\x0b\x32\x13.acceptd.v1.PairKey\x12$\n\x07version\x18\x03 \x01(\x0b\x32\x13.acceptd.v1.Version\x12\x0f\n\x07workers\x18\x04 \x01(\r\x12\x14\n\x0cobservations\x18\x05 \x01(\x04\x12\x1c\n\x14published_at_seconds\x18\x06 \x01(\x01\"\x1e\n\x0eGetPairRequest\x12\x0c\n\x04pair\x18\x01 \x01(\t\"7\n\x0fGetPairResponse\x12$\n\x05state\x18\x01 \x01(\x0b\x32\x15.acceptd.v1.PairState\":\n\x10WatchPairRequest\x12\x0c\n\x04pair\x18\x01 \x01(\t\x12\x18\n\x10interval_seconds\x18\x02 \x01(\x01\"9\n\x11WatchPairResponse\x12$\n\x05state\x18\x01 \x01(\x0b\x32\x15.acceptd.v1.PairState\"\xfe\x03\n\tPairState\x12(\n\x07summary\x18\x01 \x01(\x0b\x32\x17.acceptd.v1.PairSummary\x12.\n\x0c\x63oefficients\x18\x02 \x01(\x0b\x32\x18.acceptd.v1.Coefficients\x12\x17\n\x0fstandard_errors\x18\x03 \x03(\x01\x12\x14\n\x0cobservations\x18\x04 \x03(\x04\x12\x13\n\x0b\x61\x63\x63\x65ptances\x18\x05 \x03(\x04\x12\x0e\n\x06\x62locks\x18\x06 \x01(\x04\x12.\n\nexclusions\x18\x07 \x03(\x0b\x32\x1a.acceptd.v1.ExclusionCount\x12\x33\n\x07rejects\x18\x08 \x03(\x0b\x32\".acceptd.v1.PairState.RejectsEntry\x12%\n\x05refit\x18\t \x01(\x0b\x32\x16.acceptd.v1.RefitState\x12,\n\x0b\x63\x61libration\x18\n \x01(\x0b\x32\x17.acceptd.v1.Calibration\x12\x1e\n\x04mode\x18\x0b \x01(\x0e\x32\x10.acceptd.v1.Mode\x12\x0f\n\x07notices\x18\x0c \x03(\t\x12(\n\x06totals\x18\r \x01(\x0b\x32\x18.acceptd.v1.WorkerTotals\x1a.\n\x0cRejectsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xd0\x01\n\nRefitState\x12\x0c\n\x04\x64one\x18\x01 \x01(\x04\x12.\n\x04held\x18\x02 \x03(\x0b\x32 .acceptd.v1.RefitState.HeldEntry\x12\x11\n\tlast_held\x18\x03 \x01(\t\x12\x14\n\x0clast_seconds\x18\x04 \x01(\x01\x12\x16\n\x0epending_blocks\x18\x05 \x01(\x04\x12\x16\n\x0epublished_link\x18\x06 \x01(\t\x1a+\n\tHeldEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xdb\x01\n\x0b\x43\x61libration\x12\x10\n\x08log_loss\x18\x01 \x01(\x01\x12\x0b\n\x03\x61uc\x18\x02 \x01(\x01\x12\x0b\n\x03\x65\x63\x65\x18\x03 \x01(\x01\x12\x0b\n\x03gap\x18\x04 \x01(\x01\x12\x14\n\x0cobservations\x18\x05 \x01(\x04\x12\x1c\n\x14log_loss_by_position\x18\x06 \x03(\x01\x12\x17\n\x0f\x61uc_by_position\x18\x07 \x03(\x01\x12\x17\n\x0f\x65\x63\x65_by_position\x18\x08 \x03(\x01\x12\x17\n\x0fgap_by_position\x18\t \x03(\x01\x12\x14\n\x0csurvival_ece\x18\n \x01(\x01\"0\n\x11GetHistoryRequest\x12\x0c\n\x04pair\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\"?\n\x12GetHistoryResponse\x12)\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x18.acceptd.v1.HistoryEntry\"\x99\x01\n\x0cHistoryEntry\x12.\n\x0c\x63oefficients\x18\x01 \x01(\x0b\x32\x18.acceptd.v1.Coefficients\x12\x1c\n\x14published_at_seconds\x18\x02 \x01(\x01\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\x12,\n\x0b\x63\x61libration\x18\x04 \x01(\x0b\x32\x17.acceptd.v1.Calibration\"\x1e\n\x0eTapPairRequest\x12\x0c\n\x04pair\x18\x01 \x01(\t\"\xb6\x01\n\x0fTapPairResponse\x12%\n\x04pair\x18\x01 \x01(\x0b\x32\x17.acceptd.v1.PairSummary\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\x10\n\x08workload\x18\x03 \x01(\t\x12+\n\x05\x62\x61tch\x18\x04 \x01(\x0b\x32\x1c.acceptd.v1.ObservationBatch\x12\x17\n\x0f\x64ropped_batches\x18\x05 \x01(\x04\x12\x14\n\x0c\x64ropped_rows\x18\x06 \x01(\x04\"\"\n\x12ListWorkersRequest\x12\x0c\n\x04pair\x18\x01 \x01(\t\"?\n\x13ListWorkersResponse\x12(\n\x07workers\x18\x01 \x03(\x0b\x32\x17.acceptd.v1.WorkerState\"\x95\x03\n\x0bWorkerState\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\x0c\n\x04pair\x18\x03 \x01(\t\x12\x10\n\x08workload\x18\x04 \x01(\t\x12\x0c\n\x04peer\x18\x05 \x01(\t\x12\x1c\n\x14\x63onnected_at_seconds\x18\x06 \x01(\x01\x12\x11\n\tconnected\x18\x07 \x01(\x08\x12,\n\x0fversion_applied\x18\x08 \x01(\x0b\x32\x13.acceptd.v1.Version\x12\x0e\n\x06\x62locks\x18\t \x01(\x04\x12\x15\n\rlast_sequence\x18\n \x01(\x04\x12\x13\n\x0bquarantined\x18\x0b \x01(\t\x12\x1c\n\x14last_rejected_update\x18\x0c \x01(\t\x12.\n\x0c\x63\x61pabilities\x18\r \x01(\x0b\x32\x18.acceptd.v1.Capabilities\x12\x1e\n\x04mode\x18\x0e \x01(\x0e\x32\x10.acceptd.v1.Mode\x12\x14\n\x0chook_version\x18\x0f \x01(\t\x12\x14\n\x0cvllm_version\x18\x10 \x01(\t2\xc6\x03\n\x07Inspect\x12H\n\tListPairs\x12\x1c.acceptd.v1.ListPairsRequest\x1a\x1d.acceptd.v1.ListPairsResponse\x12\x42\n\x07GetPair\x12\x1a.acceptd.v1.GetPairRequest\x1a\x1b.acceptd.v1.GetPairResponse\x12J\n\tWatchPair\x12\x1c.acceptd.v1.WatchPairRequest\x1a\x1d.acceptd.v1.WatchPairResponse0\x01\x12K\n\nGetHistory\x12\x1d.acceptd.v1.GetHistoryRequest\x1a\x1e.acceptd.v1.GetHistoryResponse\x12N\n\x0bListWorkers\x12\x1e.acceptd.v1.ListWorkersRequest\x1a\x1f.acceptd.v1.ListWorkersResponse\x12\x44\n\x07TapPair\x12\x1a.acceptd.v1.TapPairRequest\x1a\x1b.acceptd.v1.TapPairResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -26,42 +27,46 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_PAIRSTATE_REJECTSENTRY']._serialized_options = b'8\001'
   _globals['_REFITSTATE_HELDENTRY']._options = None
   _globals['_REFITSTATE_HELDENTRY']._serialized_options = b'8\001'
-  _globals['_LISTPAIRSREQUEST']._serialized_start=64
-  _globals['_LISTPAIRSREQUEST']._serialized_end=82
-  _globals['_LISTPAIRSRESPONSE']._serialized_start=84
-  _globals['_LISTPAIRSRESPONSE']._serialized_end=143
-  _globals['_PAIRSUMMARY']._serialized_start=146
-  _globals['_PAIRSUMMARY']._serialized_end=312
-  _globals['_GETPAIRREQUEST']._serialized_start=314
-  _globals['_GETPAIRREQUEST']._serialized_end=344
-  _globals['_GETPAIRRESPONSE']._serialized_start=346
-  _globals['_GETPAIRRESPONSE']._serialized_end=401
-  _globals['_WATCHPAIRREQUEST']._serialized_start=403
-  _globals['_WATCHPAIRREQUEST']._serialized_end=461
-  _globals['_WATCHPAIRRESPONSE']._serialized_start=463
-  _globals['_WATCHPAIRRESPONSE']._serialized_end=520
-  _globals['_PAIRSTATE']._serialized_start=523
-  _globals['_PAIRSTATE']._serialized_end=1033
-  _globals['_PAIRSTATE_REJECTSENTRY']._serialized_start=987
-  _globals['_PAIRSTATE_REJECTSENTRY']._serialized_end=1033
-  _globals['_REFITSTATE']._serialized_start=1036
-  _globals['_REFITSTATE']._serialized_end=1244
-  _globals['_REFITSTATE_HELDENTRY']._serialized_start=1201
-  _globals['_REFITSTATE_HELDENTRY']._serialized_end=1244
-  _globals['_CALIBRATION']._serialized_start=1247
-  _globals['_CALIBRATION']._serialized_end=1466
-  _globals['_GETHISTORYREQUEST']._serialized_start=1468
-  _globals['_GETHISTORYREQUEST']._serialized_end=1516
-  _globals['_GETHISTORYRESPONSE']._serialized_start=1518
-  _globals['_GETHISTORYRESPONSE']._serialized_end=1581
-  _globals['_HISTORYENTRY']._serialized_start=1584
-  _globals['_HISTORYENTRY']._serialized_end=1737
-  _globals['_LISTWORKERSREQUEST']._serialized_start=1739
-  _globals['_LISTWORKERSREQUEST']._serialized_end=1773
-  _globals['_LISTWORKERSRESPONSE']._serialized_start=1775
-  _globals['_LISTWORKERSRESPONSE']._serialized_end=1838
-  _globals['_WORKERSTATE']._serialized_start=1841
-  _globals['_WORKERSTATE']._serialized_end=2246
-  _globals['_INSPECT']._serialized_start=2249
-  _globals['_INSPECT']._serialized_end=2633
+  _globals['_LISTPAIRSREQUEST']._serialized_start=92
+  _globals['_LISTPAIRSREQUEST']._serialized_end=110
+  _globals['_LISTPAIRSRESPONSE']._serialized_start=112
+  _globals['_LISTPAIRSRESPONSE']._serialized_end=171
+  _globals['_PAIRSUMMARY']._serialized_start=174
+  _globals['_PAIRSUMMARY']._serialized_end=340
+  _globals['_GETPAIRREQUEST']._serialized_start=342
+  _globals['_GETPAIRREQUEST']._serialized_end=372
+  _globals['_GETPAIRRESPONSE']._serialized_start=374
+  _globals['_GETPAIRRESPONSE']._serialized_end=429
+  _globals['_WATCHPAIRREQUEST']._serialized_start=431
+  _globals['_WATCHPAIRREQUEST']._serialized_end=489
+  _globals['_WATCHPAIRRESPONSE']._serialized_start=491
+  _globals['_WATCHPAIRRESPONSE']._serialized_end=548
+  _globals['_PAIRSTATE']._serialized_start=551
+  _globals['_PAIRSTATE']._serialized_end=1061
+  _globals['_PAIRSTATE_REJECTSENTRY']._serialized_start=1015
+  _globals['_PAIRSTATE_REJECTSENTRY']._serialized_end=1061
+  _globals['_REFITSTATE']._serialized_start=1064
+  _globals['_REFITSTATE']._serialized_end=1272
+  _globals['_REFITSTATE_HELDENTRY']._serialized_start=1229
+  _globals['_REFITSTATE_HELDENTRY']._serialized_end=1272
+  _globals['_CALIBRATION']._serialized_start=1275
+  _globals['_CALIBRATION']._serialized_end=1494
+  _globals['_GETHISTORYREQUEST']._serialized_start=1496
+  _globals['_GETHISTORYREQUEST']._serialized_end=1544
+  _globals['_GETHISTORYRESPONSE']._serialized_start=1546
+  _globals['_GETHISTORYRESPONSE']._serialized_end=1609
+  _globals['_HISTORYENTRY']._serialized_start=1612
+  _globals['_HISTORYENTRY']._serialized_end=1765
+  _globals['_TAPPAIRREQUEST']._serialized_start=1767
+  _globals['_TAPPAIRREQUEST']._serialized_end=1797
+  _globals['_TAPPAIRRESPONSE']._serialized_start=1800
+  _globals['_TAPPAIRRESPONSE']._serialized_end=1982
+  _globals['_LISTWORKERSREQUEST']._serialized_start=1984
+  _globals['_LISTWORKERSREQUEST']._serialized_end=2018
+  _globals['_LISTWORKERSRESPONSE']._serialized_start=2020
+  _globals['_LISTWORKERSRESPONSE']._serialized_end=2083
+  _globals['_WORKERSTATE']._serialized_start=2086
+  _globals['_WORKERSTATE']._serialized_end=2491
+  _globals['_INSPECT']._serialized_start=2494
+  _globals['_INSPECT']._serialized_end=2948
 # @@protoc_insertion_point(module_scope)

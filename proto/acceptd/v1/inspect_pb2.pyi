@@ -1,3 +1,4 @@
+from acceptd.v1 import estimator_pb2 as _estimator_pb2
 from acceptd.v1 import types_pb2 as _types_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -167,6 +168,28 @@ class HistoryEntry(_message.Message):
     cause: str
     calibration: Calibration
     def __init__(self, coefficients: _Optional[_Union[_types_pb2.Coefficients, _Mapping]] = ..., published_at_seconds: _Optional[float] = ..., cause: _Optional[str] = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ...) -> None: ...
+
+class TapPairRequest(_message.Message):
+    __slots__ = ("pair",)
+    PAIR_FIELD_NUMBER: _ClassVar[int]
+    pair: str
+    def __init__(self, pair: _Optional[str] = ...) -> None: ...
+
+class TapPairResponse(_message.Message):
+    __slots__ = ("pair", "worker", "workload", "batch", "dropped_batches", "dropped_rows")
+    PAIR_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    WORKLOAD_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    pair: PairSummary
+    worker: str
+    workload: str
+    batch: _estimator_pb2.ObservationBatch
+    dropped_batches: int
+    dropped_rows: int
+    def __init__(self, pair: _Optional[_Union[PairSummary, _Mapping]] = ..., worker: _Optional[str] = ..., workload: _Optional[str] = ..., batch: _Optional[_Union[_estimator_pb2.ObservationBatch, _Mapping]] = ..., dropped_batches: _Optional[int] = ..., dropped_rows: _Optional[int] = ...) -> None: ...
 
 class ListWorkersRequest(_message.Message):
     __slots__ = ("pair",)

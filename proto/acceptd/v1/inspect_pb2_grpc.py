@@ -41,6 +41,11 @@ class InspectStub(object):
                 request_serializer=acceptd_dot_v1_dot_inspect__pb2.ListWorkersRequest.SerializeToString,
                 response_deserializer=acceptd_dot_v1_dot_inspect__pb2.ListWorkersResponse.FromString,
                 )
+        self.TapPair = channel.unary_stream(
+                '/acceptd.v1.Inspect/TapPair',
+                request_serializer=acceptd_dot_v1_dot_inspect__pb2.TapPairRequest.SerializeToString,
+                response_deserializer=acceptd_dot_v1_dot_inspect__pb2.TapPairResponse.FromString,
+                )
 
 
 class InspectServicer(object):
@@ -79,6 +84,14 @@ class InspectServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TapPair(self, request, context):
+        """Every batch that is applied to the pair from now on, until the caller ends the stream. It never slows a worker:
+        what the caller does not take in time is left out and counted. RESOURCE_EXHAUSTED if the pair has enough taps.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InspectServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -106,6 +119,11 @@ def add_InspectServicer_to_server(servicer, server):
                     servicer.ListWorkers,
                     request_deserializer=acceptd_dot_v1_dot_inspect__pb2.ListWorkersRequest.FromString,
                     response_serializer=acceptd_dot_v1_dot_inspect__pb2.ListWorkersResponse.SerializeToString,
+            ),
+            'TapPair': grpc.unary_stream_rpc_method_handler(
+                    servicer.TapPair,
+                    request_deserializer=acceptd_dot_v1_dot_inspect__pb2.TapPairRequest.FromString,
+                    response_serializer=acceptd_dot_v1_dot_inspect__pb2.TapPairResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -201,5 +219,22 @@ class Inspect(object):
         return grpc.experimental.unary_unary(request, target, '/acceptd.v1.Inspect/ListWorkers',
             acceptd_dot_v1_dot_inspect__pb2.ListWorkersRequest.SerializeToString,
             acceptd_dot_v1_dot_inspect__pb2.ListWorkersResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def TapPair(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/acceptd.v1.Inspect/TapPair',
+            acceptd_dot_v1_dot_inspect__pb2.TapPairRequest.SerializeToString,
+            acceptd_dot_v1_dot_inspect__pb2.TapPairResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
