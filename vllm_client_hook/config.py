@@ -1,0 +1,167 @@
+"""Settings of the hook: environment, then a TOML file, then vLLM's `additional_config` for two harmless keys.
+
+vLLM logs `additional_config` and hashes it into its compile cache, so addresses and secrets never come from there.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import tomllib
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from acceptd.errors import ConfigError
+from acceptd.limits import MAX_NAME_BYTES, MAX_WORKER_BYTES, MAX_WORKLOAD_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Environment variable that names the TOML file.
+CONFIG_FILE: Final = "ACCEPTD_HOOK_CONFIG"
+
+#: Keys that `--additional-config '{"acceptd": {…}}'` may set.
+ADDITIONAL_KEYS: Final = ("enabled", "workload")
+
+FEATURES: Final = ("x", "full")
+
+
+@dataclass(frozen=True)
+class HookSettings:
+    """Each field is `ACCEPTD_<NAME>` in the environment, and a key of the TOML file in lower case.
+
+    address: host:port or unix:path of the service; empty: the hook does nothing. worker: id, empty: the host's name.
+    workload: label of the traffic. target_name, draft_name: stand for the models' names, where the same models have
+    different paths on different machines. token_file, ca_file, cert_file, key_file: paths; `ca_file` turns TLS on.
+    features: "x", or "full" to send entropy and margin too. agreement_timeout: seconds a tensor-parallel rank waits for
+    the others to load; a rank without the hook makes its peers wait that long, once, at start.
+    """
+
+    address: str = ""
+    workload: str = ""
+    worker: str = ""
+    target_name: str = ""
+    draft_name: str = ""
+    token_file: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    features: str = "x"
+    agreement_timeout: float = 120.0
+    enabled: bool = True
+
+    def validate(self) -> HookSettings:
+        """Itself. Raises ConfigError with the key and what it may be."""
+        if self.address and not _ADDRESS.fullmatch(self.address):
+            raise ConfigError(f"ACCEPTD_ADDRESS is {self.address!r}; accepted: host:port, [ipv6]:port or unix:path")
+        for key, limit in _LENGTHS.items():
+            size = len(getattr(self, key).encode())
+            if size > limit:
+                raise ConfigError(f"{_variable(key)} has {size} bytes; accepted: at most {limit}")
+        if self.features not in FEATURES:
+            raise ConfigError(f"ACCEPTD_FEATURES is {self.features!r}; accepted: {' or '.join(FEATURES)}")
+        if not 0 < self.agreement_timeout <= _LONGEST_AGREEMENT:
+            raise ConfigError(
+                f"ACCEPTD_AGREEMENT_TIMEOUT is {self.agreement_timeout:g}; "
+                f"accepted: seconds above 0, at most {_LONGEST_AGREEMENT:g}"
+            )
+        for key in ("token_file", "ca_file", "cert_file", "key_file"):
+            path = getattr(self, key)
+            if path and not Path(path).is_file():
+                raise ConfigError(f"{_variable(key)} names {path!r}, which is not a file")
+        if bool(self.cert_file) != bool(self.key_file):
+            raise ConfigError("ACCEPTD_CERT_FILE and ACCEPTD_KEY_FILE belong together: one of them is missing")
+        return self
+
+    @property
+    def worker_name(self) -> str:
+        """`worker`, or the host's name."""
+        return self.worker or socket.gethostname()[:MAX_WORKER_BYTES]
+
+
+def load(environment: Mapping[str, str]) -> HookSettings:
+    """Settings of this process. The environment wins over the file. Raises ConfigError."""
+    values: dict[str, Any] = {}
+    path = environment.get(CONFIG_FILE, "")
+    if path:
+        values |= _from_file(Path(path))
+    for key in _TYPES:
+        text = environment.get(_variable(key))
+        if text is not None:
+            values[key] = _parsed(_variable(key), text, _TYPES[key])
+    return replace(HookSettings(), **values).validate()
+
+
+def with_additional(settings: HookSettings, additional: Any) -> HookSettings:
+    """`settings` under what vLLM's `additional_config` holds for "acceptd". Raises ConfigError."""
+    section = additional.get("acceptd", {}) if isinstance(additional, dict) else {}
+    if not isinstance(section, dict):
+        raise ConfigError(f"additional_config.acceptd is {section!r}; accepted: an object with {_or(ADDITIONAL_KEYS)}")
+    for key, value in section.items():
+        if key not in ADDITIONAL_KEYS:
+            raise ConfigError(
+                f"additional_config.acceptd.{key}; accepted there: {_or(ADDITIONAL_KEYS)} "
+                "(vLLM logs it: the rest comes from the environment or a file)"
+            )
+        if type(value) is not _TYPES[key]:
+            raise ConfigError(f"additional_config.acceptd.{key} is {value!r}; accepted: {_TYPES[key].__name__}")
+    return replace(settings, **section).validate()
+
+
+_ADDRESS: Final = re.compile(r"unix:.+|(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):\d{1,5}|(dns|ipv4|ipv6):\S+")
+_LENGTHS: Final = {
+    "workload": MAX_WORKLOAD_BYTES,
+    "worker": MAX_WORKER_BYTES,
+    "target_name": MAX_NAME_BYTES,
+    "draft_name": MAX_NAME_BYTES,
+}
+_LONGEST_AGREEMENT: Final = 3600.0
+_TYPES: Final[dict[str, type]] = {f.name: type(f.default) for f in fields(HookSettings)}
+_BOOLEANS: Final = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+
+
+def _variable(key: str) -> str:
+    return f"ACCEPTD_{key.upper()}"
+
+
+def _or(names: tuple[str, ...]) -> str:
+    return " and ".join(names)
+
+
+def _parsed(name: str, text: str, kind: type) -> Any:
+    if kind is bool:
+        if text.strip().lower() not in _BOOLEANS:
+            raise ConfigError(f"{name} is {text!r}; accepted: true or false")
+        return _BOOLEANS[text.strip().lower()]
+    if kind is float:
+        try:
+            return float(text)
+        except ValueError:
+            raise ConfigError(f"{name} is {text!r}; accepted: a number of seconds") from None
+    return text.strip()
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{CONFIG_FILE} names {str(path)!r}, which cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML ({error})") from None
+    for key, value in values.items():
+        if key not in _TYPES:
+            raise ConfigError(f"{path}: key {key!r}; accepted: {', '.join(_TYPES)}")
+        kind = _TYPES[key]
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise ConfigError(f"{path}: {key} is {value!r}; accepted: {kind.__name__}")
+    return values
