@@ -14,7 +14,7 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 VLLM_STAMP := $(VLLM_VENV)/.installed-acceptd
 
-.PHONY: help setup demo test test-vllm check bench proto protobuf-range clean
+.PHONY: help setup demo test test-vllm check bench proto docs protobuf-range clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -38,12 +38,16 @@ check: $(DEV_STAMP) ## format, lint, types, import rules, proto lint, generated 
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/buf lint
 	$(BIN)/python tools/generate_proto.py --check
+	$(BIN)/python tools/generate_configuration.py --check
 
 bench: $(DEV_STAMP) ## the numbers the documentation quotes, and benchmarks/results.json
 	@$(BIN)/python -m benchmarks
 
 proto: $(DEV_STAMP) ## generates the Python of proto/acceptd/v1 anew
 	$(BIN)/python tools/generate_proto.py
+
+docs: $(DEV_STAMP) ## writes the generated parts of docs/ anew
+	$(BIN)/python tools/generate_configuration.py
 
 protobuf-range: $(RUN_STAMP) ## loads the generated code with the oldest, the middle and the newest protobuf allowed
 	$(BIN)/python tools/check_protobuf_range.py

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from estimator_service.cli.app import build, run
+
 ACCEPTD = [sys.executable, "-c", "import sys; from estimator_service.cli.entry import main; sys.exit(main())"]
 
 
@@ -56,16 +58,14 @@ def test_no_service_is_exit_1_and_says_what_to_do(arguments: list[str], dead_add
         assert "acceptd serve" in done.stderr
 
 
-def test_every_command_explains_itself_with_an_example() -> None:
-    from estimator_service.cli.app import build
-
-    names = [command.name for command in build().registered_commands]
-    assert {"pairs", "show", "watch", "history", "workers", "version"} <= set(names)
+def test_every_command_explains_itself_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [str(command.name) for command in build().registered_commands]
+    assert {"serve", "pairs", "show", "watch", "history", "workers", "demo", "version"} <= set(names)
     for name in names:
-        done = acceptd(str(name), "--help")
-        assert done.returncode == 0
-        assert "Examples:" in done.stdout
-        assert f"acceptd {name}" in done.stdout
+        assert run([name, "--help"]) == 0
+        text = capsys.readouterr().out
+        assert "Examples:" in text
+        assert f"acceptd {name}" in text
 
 
 def test_a_missing_extra_is_one_line() -> None:
