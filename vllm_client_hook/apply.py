@@ -116,6 +116,9 @@ class Apply:
         """Another pair from here on: what is under way is refused, and versions start anew."""
         self.generation += 1
         self._served = None
+        # What was fitted for the old weights goes on serving, and is nobody's version of the new pair.
+        self._adoptions = OrderedDict.fromkeys(self._adoptions)
+        self.versions = dict(self._adoptions)
         if self._bound and self._uplink is not None:
             self._uplink.weights_changed(self.generation)
 
@@ -140,9 +143,7 @@ class Apply:
                 self._outgoing.copy_(torch.from_numpy(block.encode()))
             self._incoming.copy_(self._outgoing, non_blocking=True)
         self._ranks.broadcast(self._incoming)
-        with self._streams.side():
-            self._arrived.copy_(self._incoming, non_blocking=True)
-            self._event = self._streams.record()
+        self._event = self._streams.copy([(self._arrived, self._incoming)])
 
     def _propose(self, uplink: Uplink) -> Block | None:
         """Rank 0: the next block, None if nothing is new."""

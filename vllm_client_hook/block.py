@@ -6,7 +6,7 @@ Words (int32; floats by their bits), J = MAX_KNOTS, S = MAX_SEGMENTS, K position
     1 INDEX      counts the adoptions proposed; rows carry it as the version they were predicted with
     2-5          version: epoch low, high, counter low, high
     6 GENERATION weights generation
-    7 MODE       vllm_client_hook.seams.Mode
+    7 MODE       acceptd.modes.Mode
     8 EXPLORATION float32, share of drafted slots
     9 K          positions
     10 NONCE low, 11 NONCE high: the push it answers; 0: none
@@ -26,9 +26,9 @@ import numpy as np
 
 from acceptd.errors import IncompatiblePeer, WireError
 from acceptd.limits import MAX_INTERCEPT, MAX_KNOTS, MAX_LOG_ODDS, MAX_SLOPE
+from acceptd.modes import Mode
 from acceptd.segments import MAX_SEGMENTS
 from acceptd.types import Version
-from vllm_client_hook.seams import Mode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

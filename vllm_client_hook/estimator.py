@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from acceptd.modes import Mode
     from vllm_client_hook.block import Block
     from vllm_client_hook.ranks import Ranks
-    from vllm_client_hook.seams import Mode, Uplink
+    from vllm_client_hook.seams import Uplink
     from vllm_client_hook.streams import Streams
 
 logger = logging.getLogger(__name__)

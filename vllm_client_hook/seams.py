@@ -7,20 +7,13 @@ CUDA API on behalf of the uplink's thread.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
+
+from acceptd.modes import Mode
 
 if TYPE_CHECKING:
     from acceptd.types import Coefficients, Version
     from vllm_client_hook.rows import Rows
-
-
-class Mode(IntEnum):
-    """What the worker does with its predictions; the numbers of `Mode` in types.proto."""
-
-    TRIM = 1
-    SHADOW = 2
-    OFF = 3
 
 
 @dataclass(frozen=True)

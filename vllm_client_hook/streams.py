@@ -2,49 +2,41 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Sequence
 
 
 class Event(Protocol):
-    """Completion of what was enqueued before it."""
+    """Completion of copies."""
 
     def query(self) -> bool:
-        """Whether it has completed; never waits."""
+        """Whether they are complete; never waits."""
 
     def synchronize(self) -> None:
-        """Waits until it has completed."""
+        """Waits until they are complete."""
 
 
 class Streams(Protocol):
     """One side stream of a device."""
 
-    def side(self) -> AbstractContextManager[None]:
-        """Inside, work is enqueued on the side stream, after all that the current stream holds so far."""
-
-    def record(self) -> Event:
-        """An event after the work enqueued so far; called inside `side()`."""
+    def copy(self, pairs: Sequence[tuple[Any, Any]]) -> Event:
+        """Copies each (host target, device source) after all that the current stream holds so far; does not wait."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A host tensor that copies can reach asynchronously (pinned where that exists)."""
+        """A zeroed host tensor that copies reach asynchronously (pinned where that exists)."""
 
 
 class HostStreams:
-    """CPU tensors: a copy is done when the call returns."""
+    """CPU tensors: a copy is complete when the call returns."""
 
-    @contextmanager
-    def side(self) -> Iterator[None]:
-        """No other stream."""
-        yield
-
-    def record(self) -> Event:
-        """Already complete."""
+    def copy(self, pairs: Sequence[tuple[Any, Any]]) -> Event:
+        """Copies at once."""
+        for target, source in pairs:
+            target.copy_(source)
         return _Done()
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -59,18 +51,15 @@ class CudaStreams:
         self._device = device
         self._stream = torch.cuda.Stream(device)
 
-    @contextmanager
-    def side(self) -> Iterator[None]:
-        """The side stream, after the current one."""
+    def copy(self, pairs: Sequence[tuple[Any, Any]]) -> Event:
+        """On the side stream, after the current one."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
-            yield
-
-    def record(self) -> Event:
-        """A CUDA event on the side stream."""
-        event: Event = torch.cuda.Event()
-        event.record()  # type: ignore[attr-defined]
-        return event
+            for target, source in pairs:
+                target.copy_(source, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+        return event  # type: ignore[no-any-return]
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Pinned memory."""

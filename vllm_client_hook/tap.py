@@ -117,12 +117,14 @@ class Tap:
         slot, upper = self._current, self._upper
         # Steps go on counting while the copy runs; it reads what stands now.
         slot.totals.copy_(self._totals)
-        with self._streams.side():
-            slot.host_records[:upper].copy_(slot.page.records[:upper], non_blocking=True)
-            slot.host_head.copy_(slot.page.head, non_blocking=True)
-            slot.host_totals.copy_(slot.totals, non_blocking=True)
-            event = self._streams.record()
-        self._copies.append(_Copy(slot, event, dict(self.versions), self.generation))
+        event = self._streams.copy(
+            [
+                (slot.host_records[:upper], slot.page.records[:upper]),
+                (slot.host_head, slot.page.head),
+                (slot.host_totals, slot.totals),
+            ]
+        )
+        self._copies.append(_Copy(slot, event, self.versions, self.generation))
         self._current = self._free.popleft()
         self._steps = self._upper = 0
 
@@ -135,7 +137,7 @@ class Tap:
                 return
             self._copies.popleft()
             slot = copy.slot
-            records = slot.host_records[: int(slot.host_head[0])].numpy().copy()
+            records = slot.host_records.numpy()[: int(slot.host_head.numpy()[0])].copy()
             self._seen = slot.host_totals.numpy().copy()
             slot.page.head.zero_()
             self._free.append(slot)
