@@ -21,13 +21,14 @@ import grpc
 from acceptd import __version__, codec
 from acceptd.errors import WireError
 from acceptd.limits import MAX_MESSAGE_BYTES
+from acceptd.modes import Mode
 from acceptd.types import Version
 from acceptd.v1 import estimator_pb2, types_pb2
 from acceptd.v1.estimator_pb2_grpc import EstimatorStub
 from vllm_client_hook.backoff import Backoff, BackoffSettings
 from vllm_client_hook.outbound import Limits, Outbound
 from vllm_client_hook.retry_info import retry_delay
-from vllm_client_hook.seams import Mode, Received
+from vllm_client_hook.seams import Received
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
