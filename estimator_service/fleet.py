@@ -59,9 +59,6 @@ class Fleet:
         self.empty.set()
         self.draining = False
         self._last_heartbeat = clock.monotonic()
-        ledger.restore(self)
-        for pair in self.pairs.values():
-            self.board.publish(pair.id, pair.publication)
 
     # Streams
 
@@ -132,9 +129,8 @@ class Fleet:
             if len(self.pairs) >= settings.max_pairs:
                 raise Busy(f"{len(self.pairs)} pairs are known; accepted: max_pairs = {settings.max_pairs}")
             pair = Pair(key, settings, self.clock, self.epoch)
-            self.pairs[pair.id] = pair
             self.ledger.pair(pair)
-            self.board.publish(pair.id, pair.publication)
+            self.add(pair)
             logger.info("new pair %s: %s", pair.id, key)
         return pair
 
@@ -155,6 +151,11 @@ class Fleet:
             self.ledger.published(pair, publication)
             self.board.publish(pair.id, publication)
 
+    def add(self, pair: Pair) -> None:
+        """Takes up a pair, new or from the store."""
+        self.pairs[pair.id] = pair
+        self.board.publish(pair.id, pair.publication)
+
     # Rounds and heartbeats
 
     def applied(self, pair: Pair) -> None:
@@ -171,7 +172,7 @@ class Fleet:
             self._last_heartbeat = now
             for session in self.sessions.values():
                 session.heartbeat()
-        self.ledger.tick(self)
+        self.ledger.tick()
 
     def _close_round(self, pair: Pair) -> None:
         decision = pair.close_round()

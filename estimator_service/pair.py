@@ -47,9 +47,12 @@ class Pair:
     The caller serialises calls. `epoch` is the store's; versions of this pair count up within it.
     """
 
-    def __init__(self, key: PairKey, settings: Settings, clock: Clock, epoch: int) -> None:
+    def __init__(
+        self, key: PairKey, settings: Settings, clock: Clock, epoch: int, first_seen: float | None = None
+    ) -> None:
         self.key = key
         self.id = key.id
+        self.first_seen = clock.wall() if first_seen is None else first_seen
         self.num_positions = key.num_speculative_tokens
         self.counters = Counters.zero(self.num_positions)
         self.mode = Mode.MODE_TRIM
@@ -131,7 +134,7 @@ class Pair:
             version = self._next_version()
             by_workload = {label: replace(value, version=version) for label, value in closed.coefficients.items()}
             pooled = by_workload.pop("")
-            publication = self._issue(Publication(pooled, "refit", *self._now(), by_workload))
+            publication = self._issue(Publication(pooled, "refit", *self._now(), by_workload, closed.calibration))
         self._settle(held)
         return Decision(elapsed, in_force.version, held, publication)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-if TYPE_CHECKING:
-    from acceptd.types import Coefficients, Version
+from acceptd.types import Coefficients, SegmentCoefficients, Version
+from estimator_service.fit.report import Calibration
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Publication:
     """Immutable. `pooled` serves workers without a label and labels that are not in `by_workload`.
 
     cause: "prior", "refit", "restart", ... wall: seconds since the Unix epoch, shown only. published: monotonic seconds
-    of this process, what ages are measured from.
+    of this process, what ages are measured from. calibration: of the round that brought it about.
     """
 
     pooled: Coefficients
@@ -22,6 +22,7 @@ class Publication:
     wall: float
     published: float
     by_workload: dict[str, Coefficients] = field(default_factory=dict)
+    calibration: Calibration | None = None
 
     @property
     def version(self) -> Version:
@@ -31,3 +32,52 @@ class Publication:
     def of(self, workload: str) -> Coefficients:
         """Coefficients for workers with this label."""
         return self.by_workload.get(workload, self.pooled)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; floats survive exactly."""
+        return {
+            "version": [self.version.epoch, self.version.counter],
+            "cause": self.cause,
+            "wall": self.wall,
+            "pooled": _coefficients_to_json(self.pooled),
+            "by_workload": {label: _coefficients_to_json(value) for label, value in self.by_workload.items()},
+            "calibration": asdict(self.calibration) if self.calibration else None,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], *, published: float) -> Publication:
+        """What `to_json` gave. Raises KeyError, TypeError or ValueError for anything else."""
+        version = Version(*value["version"])
+        calibration = value["calibration"]
+        return cls(
+            _coefficients_from_json(value["pooled"], version),
+            value["cause"],
+            value["wall"],
+            published,
+            {label: _coefficients_from_json(item, version) for label, item in value["by_workload"].items()},
+            Calibration(**{name: _tuples(item) for name, item in calibration.items()}) if calibration else None,
+        )
+
+
+def _coefficients_to_json(value: Coefficients) -> dict[str, Any]:
+    return {
+        "line": [value.line.slopes, value.line.intercepts],
+        "knots": value.knots,
+        "segments": {str(segment): [item.slopes, item.intercepts] for segment, item in value.segments.items()},
+        "evidence": value.evidence,
+    }
+
+
+def _coefficients_from_json(value: dict[str, Any], version: Version) -> Coefficients:
+    return Coefficients(
+        version,
+        SegmentCoefficients(*_tuples(value["line"])),
+        _tuples(value["knots"]),
+        {int(segment): SegmentCoefficients(*_tuples(item)) for segment, item in value["segments"].items()},
+        _tuples(value["evidence"]),
+    )
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as tuples, all the way down."""
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

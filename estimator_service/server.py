@@ -28,8 +28,8 @@ from acceptd.v1 import estimator_pb2, inspect_pb2, inspect_pb2_grpc
 from estimator_service.clock import Clock, SystemClock
 from estimator_service.fleet import Fleet
 from estimator_service.inspect_rpc import InspectServicer
-from estimator_service.ledger import Ledger
 from estimator_service.metrics import Metrics
+from estimator_service.persistence import Persistence
 from estimator_service.rpc import EstimatorServicer
 
 if TYPE_CHECKING:
@@ -52,55 +52,63 @@ _SERVED = (
 class Server:
     """A started service. `address` and `metrics_address` are HOST:PORT with the ports that were bound."""
 
-    def __init__(
-        self, settings: Settings, fleet: Fleet, server: grpc.aio.Server, health_servicer: health.aio.HealthServicer
-    ) -> None:
+    def __init__(self, settings: Settings, clock: Clock, registry: CollectorRegistry) -> None:
         self.settings = settings
-        self.fleet = fleet
         self.address = ""
         self.metrics_address = ""
-        self._server = server
-        self._health = health_servicer
-        self._ticker: asyncio.Task[None] | None = None
-
-    @classmethod
-    async def start(
-        cls, settings: Settings, *, clock: Clock | None = None, registry: CollectorRegistry | None = None
-    ) -> Self:
-        """Binds, restores and serves. Raises ConfigError if an address cannot be bound."""
-        clock = clock or SystemClock()
-        metrics = Metrics(registry or CollectorRegistry())
-        fleet = Fleet(settings, clock, Ledger(), metrics)
-        server = grpc.aio.server(
+        self._persistence = Persistence(settings, clock)
+        self.fleet = Fleet(settings, clock, self._persistence.ledger, Metrics(registry))
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.so_reuseport", 0),
             ]
         )
-        server.add_generic_rpc_handlers((EstimatorServicer(fleet).handler(),))
-        inspect_pb2_grpc.add_InspectServicer_to_server(InspectServicer(fleet), server)  # type: ignore[no-untyped-call]
-        health_servicer = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-        reflection.enable_server_reflection((*_SERVED, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-        self = cls(settings, fleet, server, health_servicer)
-        wanted = settings.listen_address
+        self._ticker: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    @classmethod
+    async def start(
+        cls, settings: Settings, *, clock: Clock | None = None, registry: CollectorRegistry | None = None
+    ) -> Self:
+        """Restores, binds and serves. Raises ConfigError if the store or an address cannot be had."""
+        self = cls(settings, clock or SystemClock(), registry or CollectorRegistry())
+        self._persistence.attach(self.fleet)
         try:
-            port = server.add_insecure_port(str(wanted))
-        except RuntimeError as error:
-            raise ConfigError(
-                f"listen = {settings.listen!r}: cannot be bound ({error}); accepted: a free address"
-            ) from None
-        self.address = str(wanted._replace(port=port))
-        await server.start()
-        for service in ("", *_SERVED):
-            await health_servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+            await self._bind()
+        except BaseException:
+            await self._persistence.close()
+            raise
         self._ticker = asyncio.create_task(self._tick())
         logger.info("serving on %s", self.address)
         return self
 
+    async def _bind(self) -> None:
+        server, wanted = self._server, self.settings.listen_address
+        server.add_generic_rpc_handlers((EstimatorServicer(self.fleet).handler(),))
+        inspect_pb2_grpc.add_InspectServicer_to_server(  # type: ignore[no-untyped-call]
+            InspectServicer(self.fleet), server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection((*_SERVED, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        try:
+            port = server.add_insecure_port(str(wanted))
+        except RuntimeError as error:
+            raise ConfigError(
+                f"listen = {self.settings.listen!r}: cannot be bound ({error}); accepted: a free address"
+            ) from None
+        self.address = str(wanted._replace(port=port))
+        await server.start()
+        for service in ("", *_SERVED):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
     async def stop(self, reason: str = "the service is stopping") -> None:
         """Drains: streams are told and end, then what must outlive the process is written. Idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
         await self._health.enter_graceful_shutdown()
         self.fleet.drain(reason)
         with contextlib.suppress(TimeoutError):
@@ -109,7 +117,7 @@ class Server:
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
-            self._ticker = None
+        await self._persistence.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ from acceptd.limits import MAX_MESSAGE_BYTES
 from acceptd.types import Version
 from acceptd.v1 import estimator_pb2
 from acceptd.v1.estimator_pb2 import RejectReason
+from estimator_service.ledger import RETRY_SECONDS
 from estimator_service.outbox import Ending, Outbox
 from estimator_service.rate import RowRate
 
@@ -149,9 +150,8 @@ class Session:
         if sequence != expected and not self._first:
             message = f"sequence is {sequence}; accepted: {expected}"
             return self._refuse(batch, RejectReason.REJECT_REASON_OUT_OF_ORDER, message, field="sequence"), 0
-        ledger = self._fleet.ledger
-        if ledger.trouble is not None:
-            return self._postpone(batch, f"the store cannot commit: {ledger.trouble}", ledger.retry_seconds), 0
+        if (trouble := self._fleet.ledger.postpone) is not None:
+            return self._postpone(batch, f"the store cannot commit: {trouble}", RETRY_SECONDS), 0
         if wait := self._rate.take(len(batch.accepted)):
             limit = self._fleet.settings.max_rows_per_second
             return self._postpone(batch, f"more than {limit:g} rows/s; accepted again in {wait:.2f} s", wait), 0
@@ -175,7 +175,7 @@ class Session:
         """Refuses a batch for good: nothing of it is applied, its sequence is done with."""
         self.worker.last_sequence = batch.sequence
         result = self._refuse(batch, reason, message, field=field, index=index)
-        return result, self._fleet.ledger.reject(self.pair, self.worker, reason, len(batch.accepted))
+        return result, self._fleet.ledger.reject(self.pair, self.worker, batch.sequence, reason, len(batch.accepted))
 
     def _postpone(self, batch: estimator_pb2.ObservationBatch, message: str, wait: float) -> estimator_pb2.BatchResult:
         """Refuses a batch for now: it may be sent again after `wait` seconds."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from acceptd.v1 import estimator_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from acceptd.types import Version
 
 #: Incarnations remembered. One that is forgotten and comes back would have a batch that it sends again counted twice,
@@ -60,6 +62,9 @@ class Roster:
 
     def __len__(self) -> int:
         return len(self._workers)
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self._workers.values())
 
     def get(self, name: str, incarnation: int, pair: str) -> Worker:
         """The worker, remembered or new."""

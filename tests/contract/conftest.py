@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import grpc
 import pytest
+from service_process import ServiceProcess
 
 from estimator_service.config import load_settings
 from estimator_service.server import Server
@@ -45,3 +46,17 @@ async def connect() -> AsyncIterator[Callable[[str], grpc.aio.Channel]]:
     yield connect_
     for channel in channels:
         await channel.close()
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., ServiceProcess]]:
+    """Starts services as processes; kills what is still there."""
+    processes: list[ServiceProcess] = []
+
+    def spawn_(**flags: Any) -> ServiceProcess:
+        processes.append(ServiceProcess(**flags))
+        return processes[-1]
+
+    yield spawn_
+    for process in processes:
+        process.close()

@@ -42,6 +42,7 @@ class RawWorker:
     def __init__(self, channel: grpc.aio.Channel, worker: str = "w0", incarnation: int = 1, key: PairKey = KEY) -> None:
         self.stream: Any = estimator_pb2_grpc.EstimatorStub(channel).Stream()
         self.name, self.incarnation, self.key = worker, incarnation, key
+        self._passed_over: list[estimator_pb2.StreamResponse] = []
 
     async def send(self, **message: Any) -> None:
         await self.stream.write(estimator_pb2.StreamRequest(**message))
@@ -53,11 +54,14 @@ class RawWorker:
         return answer
 
     async def read_kind(self, kind: str) -> Any:
-        """The next message of this kind; others are passed over."""
-        while True:
-            answer = await self.read()
+        """The next message of this kind; others are kept for later calls."""
+        for i, answer in enumerate(self._passed_over):
             if answer.WhichOneof("message") == kind:
-                return getattr(answer, kind)
+                return getattr(self._passed_over.pop(i), kind)
+        async with asyncio.timeout(DEADLINE):
+            while (answer := await self.read()).WhichOneof("message") != kind:
+                self._passed_over.append(answer)
+        return getattr(answer, kind)
 
     def hello(self, version: Version | None = None, **fields: Any) -> estimator_pb2.Hello:
         message = estimator_pb2.Hello(

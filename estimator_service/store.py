@@ -1,0 +1,244 @@
+"""The SQLite file: one connection, used by one thread at a time. Every commit is one transaction."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal
+from urllib.parse import quote
+
+from estimator_service.records import (
+    EpochRecord,
+    HistoryRecord,
+    JournalRecord,
+    MarkRecord,
+    PairRecord,
+    Record,
+    SnapshotRecord,
+)
+from estimator_service.store_schema import migrate
+from estimator_service.worker import MAX_INCARNATIONS
+
+logger = logging.getLogger(__name__)
+
+#: Snapshots kept a pair. The journal reaches back to the older one, so a damaged newest one loses nothing.
+_SNAPSHOTS: Final = 2
+#: Bytes the write-ahead log may keep after a checkpoint. Raising it saves little and holds disk.
+_WAL_BYTES: Final = 64 * 1024 * 1024
+#: A statement waits this long for a reader's lock (a backup by hand), seconds.
+_BUSY_SECONDS: Final = 2.0
+
+
+class Store:
+    """Open file at `path`, ":memory:" for none. Methods raise sqlite3.Error; what they wrote is then rolled back.
+
+    history_versions: versions kept a pair. fsync: see `Settings.fsync`. now: wall-clock seconds; None: open what is
+    there for reading alone.
+    """
+
+    def __init__(
+        self,
+        path: Path | Literal[":memory:"],
+        *,
+        history_versions: int,
+        fsync: Literal["normal", "full"],
+        now: float | None,
+    ) -> None:
+        self.path = path
+        self._history_versions = history_versions
+        self._inode: tuple[int, int] | None = None
+        if now is None:
+            # On a read-only disk the write-ahead log cannot be used: its latest seconds are not seen.
+            uri = f"file:{quote(str(path))}?immutable=1"
+            self._connection = sqlite3.connect(uri, isolation_level=None, check_same_thread=False, uri=True)
+            return
+        self._connection = sqlite3.connect(path, _BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            self._execute("PRAGMA journal_mode = WAL")
+            self._execute(f"PRAGMA synchronous = {fsync.upper()}")
+            self._execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+            migrate(self._connection, now)
+            self._inode = self._stat()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        """Checkpoints and closes."""
+        self._connection.close()
+
+    def check(self) -> None:
+        """Raises sqlite3.DatabaseError if pages of the file do not fit together."""
+        (verdict,) = self._execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
+
+    def commit(self, records: Iterable[Record]) -> None:
+        """Writes all of them, or none."""
+        if self._stat() != self._inode:
+            raise sqlite3.OperationalError(f"{self.path} was removed or replaced")
+        self._execute("BEGIN IMMEDIATE")
+        try:
+            trimmed = set()
+            for record in records:
+                self._write(record)
+                if isinstance(record, SnapshotRecord):
+                    trimmed.add(record.pair)
+            for pair in trimmed:
+                self._trim(pair)
+            self._execute("COMMIT")
+        except BaseException:
+            # A full disk may have ended the transaction already.
+            with suppress(sqlite3.Error):
+                self._execute("ROLLBACK")
+            raise
+
+    def backup(self, target: Path) -> None:
+        """A consistent copy at `target`, replaced at once when it is whole."""
+        partial = target.with_name(target.name + ".partial")
+        copy = sqlite3.connect(partial)
+        try:
+            self._connection.backup(copy)
+        finally:
+            copy.close()
+        os.replace(partial, target)
+
+    # Reading
+
+    def epoch(self) -> int:
+        """Of the latest process that wrote here; 0: none."""
+        return int(self._execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()[0])
+
+    def last_ticket(self) -> int:
+        """Highest ticket in use."""
+        query = (
+            "SELECT coalesce(max(t), 0) FROM (SELECT max(ticket) AS t FROM journal"
+            " UNION SELECT max(ticket) FROM snapshots UNION SELECT max(touched) FROM marks)"
+        )
+        return int(self._execute(query).fetchone()[0])
+
+    def pairs(self) -> list[PairRecord]:
+        """All pairs, first seen first."""
+        return [
+            PairRecord(*row) for row in self._execute("SELECT id, key, first_seen FROM pairs ORDER BY first_seen, id")
+        ]
+
+    def history(self, pair: str, limit: int) -> list[HistoryRecord]:
+        """Published versions, newest first, at most `limit`."""
+        query = "SELECT * FROM history WHERE pair = ? ORDER BY epoch DESC, counter DESC LIMIT ?"
+        return [HistoryRecord(*row) for row in self._execute(query, (pair, limit))]
+
+    def snapshot(self, pair: str) -> SnapshotRecord | None:
+        """The newest one whose checksum holds."""
+        query = (
+            "SELECT pair, ticket, taken, header, window, checksum FROM snapshots WHERE pair = ? ORDER BY ticket DESC"
+        )
+        for *values, checksum in self._execute(query, (pair,)):
+            record = SnapshotRecord(*values)
+            if record.checksum == checksum:
+                return record
+            logger.error("snapshot %d of %s is damaged; continuing from the one before", record.ticket, pair)
+        return None
+
+    def journal(self, pair: str, after: int) -> Iterator[JournalRecord]:
+        """Events of a pair after the ticket `after`, in order."""
+        query = (
+            "SELECT ticket, pair, kind, payload, worker, incarnation, sequence, workload FROM journal"
+            " WHERE pair = ? AND ticket > ? ORDER BY ticket"
+        )
+        for row in self._execute(query, (pair, after)):
+            ticket, pair, kind, payload, worker, incarnation, sequence, workload = row
+            yield JournalRecord(ticket, pair, kind, payload, worker, _unsigned(incarnation), sequence, workload)
+
+    def marks(self) -> list[MarkRecord]:
+        """High-water marks, the one touched longest ago first."""
+        query = "SELECT worker, incarnation, pair, sequence, touched FROM marks ORDER BY touched"
+        return [MarkRecord(row[0], _unsigned(row[1]), *row[2:]) for row in self._execute(query)]
+
+    # Writing
+
+    def _write(self, record: Record) -> None:
+        match record:
+            case JournalRecord():
+                self._execute(
+                    "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        record.ticket,
+                        record.pair,
+                        record.kind,
+                        record.worker,
+                        _signed(record.incarnation),
+                        record.sequence,
+                        record.workload,
+                        record.payload,
+                    ),
+                )
+            case HistoryRecord():
+                self._execute(
+                    "INSERT OR IGNORE INTO history VALUES (?, ?, ?, ?, ?, ?)",
+                    (record.pair, record.epoch, record.counter, record.published, record.cause, record.body),
+                )
+            case MarkRecord():
+                self._execute(
+                    "INSERT INTO marks VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET pair = excluded.pair,"
+                    " sequence = max(sequence, excluded.sequence), touched = excluded.touched",
+                    (record.worker, _signed(record.incarnation), record.pair, record.sequence, record.touched),
+                )
+            case SnapshotRecord():
+                self._execute(
+                    "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?, ?)",
+                    (record.pair, record.ticket, record.taken, record.header, record.window, record.checksum),
+                )
+            case PairRecord():
+                self._execute(
+                    "INSERT OR IGNORE INTO pairs VALUES (?, ?, ?)", (record.id, record.key, record.first_seen)
+                )
+            case EpochRecord():
+                self._execute("UPDATE meta SET value = max(value, ?) WHERE key = 'epoch'", (record.epoch,))
+
+    def _trim(self, pair: str) -> None:
+        """Deletes what the newest snapshots make superfluous, and what is over its bound."""
+        self._execute(
+            "DELETE FROM snapshots WHERE pair = ?1 AND ticket NOT IN"
+            " (SELECT ticket FROM snapshots WHERE pair = ?1 ORDER BY ticket DESC LIMIT ?2)",
+            (pair, _SNAPSHOTS),
+        )
+        self._execute(
+            "DELETE FROM journal WHERE pair = ?1 AND ticket <= (SELECT min(ticket) FROM snapshots WHERE pair = ?1)",
+            (pair,),
+        )
+        self._execute(
+            "DELETE FROM history WHERE pair = ?1 AND (epoch, counter) <= (SELECT epoch, counter FROM history"
+            " WHERE pair = ?1 ORDER BY epoch DESC, counter DESC LIMIT 1 OFFSET ?2)",
+            (pair, self._history_versions),
+        )
+        self._execute(
+            "DELETE FROM marks WHERE touched <= (SELECT touched FROM marks ORDER BY touched DESC LIMIT 1 OFFSET ?)",
+            (MAX_INCARNATIONS,),
+        )
+
+    def _execute(self, statement: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
+        return self._connection.execute(statement, values)
+
+    def _stat(self) -> tuple[int, int] | None:
+        """Device and inode of the file, None for none."""
+        if isinstance(self.path, str):
+            return None
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+
+def _signed(value: int) -> int:
+    """A fixed64 as SQLite's signed integer."""
+    return value - 2**64 if value >= 2**63 else value
+
+
+def _unsigned(value: int) -> int:
+    return value + 2**64 if value < 0 else value

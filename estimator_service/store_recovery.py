@@ -1,0 +1,88 @@
+"""Opening the store whatever state its file is in."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sqlite3
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from estimator_service.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: Errors that mean the file's content is wrong, as opposed to a disk that is full or may not be written.
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def last_good_path(path: Path) -> Path:
+    """Where the copy lies that a damaged store is replaced by."""
+    return path.with_name(path.name + ".last-good")
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the error says that the file's content is wrong."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return code is None or code & 0xFF in _DAMAGED
+
+
+def open_store(
+    path: Path | Literal[":memory:"], *, history_versions: int, fsync: Literal["normal", "full"], now: float
+) -> Store:
+    """The store at `path`: as it is, else from its last good copy, else empty.
+
+    A damaged file is kept beside it under another name, and the log says so. Raises sqlite3.Error where the disk does
+    not let itself be written, ConfigError for a store of a later schema.
+    """
+
+    def attempt() -> Store:
+        if not isinstance(path, str) and path.exists() and not path.stat().st_size and last_good_path(path).exists():
+            # SQLite takes an empty file for a new one.
+            raise sqlite3.DatabaseError("the file is empty")
+        store = Store(path, history_versions=history_versions, fsync=fsync, now=now)
+        try:
+            store.check()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    try:
+        return attempt()
+    except sqlite3.DatabaseError as error:
+        if isinstance(path, str) or not is_damage(error):
+            raise
+        aside = _set_aside(path, now)
+        logger.error("store %s is damaged (%s); it was set aside as %s", path, error, aside)
+    copy = last_good_path(path)
+    if copy.exists() and copy.stat().st_size:
+        shutil.copyfile(copy, path)
+        try:
+            store = attempt()
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            logger.error("its last good copy %s is damaged, too (%s)", copy, error)
+            _set_aside(path, now)
+        else:
+            logger.error("continuing from its last good copy %s", copy)
+            return store
+    logger.error("starting with an empty store")
+    return attempt()
+
+
+def _set_aside(path: Path, now: float) -> Path:
+    """Renames the file and its companions; a stale write-ahead log must not be applied to another file."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    aside, n = path.with_name(f"{path.name}.damaged-{stamp}"), 1
+    while aside.exists():
+        n += 1
+        aside = path.with_name(f"{path.name}.damaged-{stamp}-{n}")
+    path.rename(aside)
+    for suffix in ("-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+    return aside
