@@ -67,7 +67,7 @@ def simulate(
       acceptd simulate trace.parquet --json | jq '.concurrency["64"].av'
     """
     from estimator_service.lab.estimators.registry import ATTACHED, ESTIMATORS  # noqa: PLC0415  (needs the lab extra)
-    from estimator_service.lab.simulate import POLICIES  # noqa: PLC0415
+    from estimator_service.lab.simulate import DEPTH_OF, POLICIES  # noqa: PLC0415
     from estimator_service.lab.simulate import simulate as run  # noqa: PLC0415
     from estimator_service.lab.trace import Trace  # noqa: PLC0415
 
@@ -79,9 +79,10 @@ def simulate(
     model = _cost_model(costs, roofline, num_positions=k, max_requests=max(wanted))
     names = [name for name in POLICIES if name not in ATTACHED - source.names]
     makers = {name: (lambda make=ESTIMATORS[name]: make(k)) for name in names}
+    steps = 1 + len(makers) + (k - 1 if model.depth_costs and DEPTH_OF in makers else 0)
     out = console()
     with Progress(console=out, transient=True, disable=as_json or not out.is_terminal) as progress:
-        task = progress.add_task("simulating", total=len(wanted) * (1 + len(makers)))
+        task = progress.add_task("simulating", total=len(wanted) * steps)
         result = run(
             source,
             model,

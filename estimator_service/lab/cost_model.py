@@ -41,9 +41,14 @@ class CostModel:
         """Milliseconds of a step that drafts `drafted` tokens for each of `requests` and verifies `tokens` in all."""
         return self.draft[drafted, requests] + self.requests[requests] + self.verify[tokens]
 
-    def table(self) -> CostTable:
-        """What the budget decides with, as a worker would have profiled it: drafting K tokens."""
-        return CostTable(self.draft[-1] + self.requests, self.verify, self.notices)
+    def table(self, drafted: int) -> CostTable:
+        """What the budget decides with, as a worker that drafts `drafted` tokens a request would have profiled it."""
+        return CostTable(self.draft[drafted] + self.requests, self.verify, self.notices)
+
+    @property
+    def depth_costs(self) -> bool:
+        """Whether drafting more tokens takes longer; a block drafter's one pass does not."""
+        return bool((self.draft[1] < self.draft[-1]).any())
 
 
 def load_cost_model(path: Path, *, num_positions: int, max_requests: int) -> CostModel:

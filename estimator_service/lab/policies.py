@@ -98,6 +98,7 @@ class Adaptive:
     """Adaptive verification: the worker's own budget code over an estimator's probabilities.
 
     exploration: None explores nothing. margin: see `policy.MARGIN`. round_size: blocks between two refits.
+    depth: tokens drafted a request, None for all that were recorded.
     """
 
     costs: CostModel
@@ -105,13 +106,17 @@ class Adaptive:
     exploration: Exploration | None = None
     margin: float = MARGIN
     round_size: int = 640
+    depth: int | None = None
     outcome: Outcome = field(default_factory=Outcome)
 
     def run(self, blocks: Blocks, plan: Schedule) -> Outcome:
         """Plays `plan`. The budget sees each request's confidences of its previous block (1 at its first), as vLLM's
         does; the split sees this block's. The estimator learns from what was verified, and from nothing else."""
         steps, requests = plan.rows.shape
-        policy = BudgetPolicy(_NO_LIMIT, costs=self.costs.table(), exploration=self.exploration, margin=self.margin)
+        depth = self.depth or blocks.num_positions
+        policy = BudgetPolicy(
+            _NO_LIMIT, costs=self.costs.table(depth), exploration=self.exploration, margin=self.margin
+        )
         stale = np.ones((requests, blocks.num_positions), np.float32)
         round_steps = max(1, self.round_size // requests)
         for start in range(0, steps, round_steps):
@@ -136,7 +141,8 @@ class Adaptive:
     ) -> NDArray[np.float32]:
         """One round between two refits; returns the confidences that the next step's budget sees."""
         steps, requests, num_positions = fresh.shape
-        scheduled = np.full(requests, num_positions, np.int32)
+        depth = self.depth or num_positions
+        scheduled = np.full(requests, depth, np.int32)
         evidence = self._evidence(num_positions)
         accepted = part.accepted.reshape(steps, requests)
         admitted = np.zeros((steps, requests), np.int32)
@@ -154,20 +160,20 @@ class Adaptive:
                 explored[i] = decision.forced
                 propensity[i, list(decision.explored.rows)] = decision.explored.propensity
             stale = fresh[i]
-        self._count(drafts, np.minimum(accepted, admitted), requests, num_positions)
+        self._count(drafts, np.minimum(accepted, admitted), requests, depth)
         graded = trimmed(part, admitted.reshape(-1), explored.reshape(-1), propensity.reshape(-1))
         if len(graded):
             self.estimator.learn(graded)
         return stale
 
-    def _count(self, drafts: NDArray[np.int64], accepted: NDArray[np.int32], requests: int, num_positions: int) -> None:
+    def _count(self, drafts: NDArray[np.int64], accepted: NDArray[np.int32], requests: int, depth: int) -> None:
         out = self.outcome
         out.steps += len(drafts)
-        out.scheduled += len(drafts) * requests * num_positions
+        out.scheduled += len(drafts) * requests * depth
         out.verified += int(drafts.sum())
         out.accepted += int(accepted.sum())
         out.tokens += int(accepted.sum()) + len(drafts) * requests
-        out.milliseconds += float(self.costs.step_ms(num_positions, requests, requests + drafts).sum())
+        out.milliseconds += float(self.costs.step_ms(depth, requests, requests + drafts).sum())
         out.budget_changes += int(np.count_nonzero(np.diff(drafts)))
 
     def _evidence(self, num_positions: int) -> Sequence[float]:

@@ -31,6 +31,9 @@ THRESHOLDS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 #: The limit that shares refer to.
 LIMIT: Final = "oracle"
 
+#: Whose AV is also run with fewer drafted tokens, where drafting them takes time.
+DEPTH_OF: Final = "link+segments"
+
 #: The budget binds where the limit's policy verifies less than this share of the drafted tokens.
 BINDS_BELOW: Final = 0.99
 
@@ -43,12 +46,21 @@ _STATIC: Final = frozenset({"raw", "confidence", LIMIT})
 
 @dataclass
 class Comparison:
-    """All policies at one concurrency. fixed: by k; thresholds: by least q_max; av: by estimator."""
+    """All policies at one concurrency. fixed: by k; thresholds: by least q_max; av: by estimator, drafting K tokens.
+
+    by_depth: AV with the estimator `Simulation.depth_of`, by tokens drafted; empty where drafting fewer saves nothing.
+    """
 
     concurrency: int
     fixed: dict[int, Outcome] = field(default_factory=dict)
     thresholds: dict[float, Outcome] = field(default_factory=dict)
     av: dict[str, Outcome] = field(default_factory=dict)
+    by_depth: dict[int, Outcome] = field(default_factory=dict)
+
+    @property
+    def best_depth(self) -> int | None:
+        """The number of drafted tokens at which AV has the highest throughput; None without `by_depth`."""
+        return max(self.by_depth, key=lambda depth: self.by_depth[depth].throughput, default=None)
 
     @property
     def best_fixed(self) -> int:
@@ -63,7 +75,7 @@ class Comparison:
     @property
     def drafting_pays(self) -> bool:
         """Whether any policy that drafts beats drafting nothing."""
-        drafting = [*self.fixed.values(), *self.thresholds.values(), *self.av.values()]
+        drafting = [*self.fixed.values(), *self.thresholds.values(), *self.av.values(), *self.by_depth.values()]
         return any(o.throughput > self.fixed[0].throughput for o in drafting if o is not self.fixed[0])
 
     @property
@@ -81,6 +93,7 @@ class Comparison:
             "fixed": {str(k): o.throughput for k, o in self.fixed.items()},
             "threshold": {f"{t:g}": o.throughput for t, o in self.thresholds.items()},
             "av": {name: o.throughput for name, o in self.av.items()},
+            "av_by_depth": {str(depth): o.throughput for depth, o in self.by_depth.items()},
             "share_of_oracle": {name: self.share(o) for name, o in self.av.items()},
             "best_fixed": self.best_fixed,
             "binds": self.binds,
@@ -91,13 +104,14 @@ class Comparison:
 
 @dataclass
 class Simulation:
-    """The outcome of `simulate`: by concurrency, ascending."""
+    """The outcome of `simulate`: by concurrency, ascending. depth_of: whose AV was also run at smaller depths."""
 
     trace: str
     costs: str
     num_positions: int
     comparisons: dict[int, Comparison] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    depth_of: str = ""
 
     @property
     def drafting_stops_paying(self) -> int | None:
@@ -115,6 +129,7 @@ class Simulation:
             "trace": self.trace,
             "costs": self.costs,
             "K": self.num_positions,
+            "depth_of": self.depth_of,
             "drafting_stops_paying": self.drafting_stops_paying,
             "notices": list(self.notices),
             "concurrency": {str(c): comparison.as_json() for c, comparison in self.comparisons.items()},
@@ -140,6 +155,7 @@ def simulate(
     """
     blocks = whole_blocks(trace)
     result = Simulation(str(trace.path), costs.name, trace.num_positions, notices=costs.notices)
+    result.depth_of = DEPTH_OF if costs.depth_costs and DEPTH_OF in estimators else ""
     for concurrency in sorted(concurrencies):
         plan = schedule(blocks, concurrency, max_steps)
         comparison = result.comparisons[concurrency] = Comparison(concurrency)
@@ -151,6 +167,13 @@ def simulate(
             run = Adaptive(costs, make(), explore, round_size=round_size)
             comparison.av[name] = run.run(blocks, plan)
             on_progress(1)
+        for depth in range(1, trace.num_positions) if result.depth_of else ():
+            explore = Exploration(seed, share=exploration_share)
+            run = Adaptive(costs, estimators[result.depth_of](), explore, round_size=round_size, depth=depth)
+            comparison.by_depth[depth] = run.run(blocks, plan)
+            on_progress(1)
+        if result.depth_of:
+            comparison.by_depth[trace.num_positions] = comparison.av[result.depth_of]
     return result
 
 

@@ -116,6 +116,15 @@ def test_adaptive_verification_emits_and_pays_for_what_it_admits() -> None:
     assert 0 < outcome.verified < outcome.scheduled
 
 
+def test_a_smaller_depth_drafts_pays_and_emits_less() -> None:
+    source = blocks([20] * 4)
+    plan = schedule(source, 4, 100)
+    model = costs(4, per_token=0.0)
+    outcome = Adaptive(model, Attached("oracle"), depth=2).run(source, plan)
+    assert outcome.throughput == pytest.approx(fixed(source, plan, model, 2).throughput)
+    assert outcome.scheduled == outcome.verified == outcome.steps * 4 * 2
+
+
 def test_free_verification_admits_everything() -> None:
     source = blocks([10] * 4)
     plan = schedule(source, 4, 100)
@@ -166,7 +175,7 @@ def test_every_preset_gives_a_table(name: str) -> None:
     assert (model.draft[0] == 0).all()
     passes = model.draft[1:, 8] / model.draft[1, 8]
     assert passes.tolist() == pytest.approx([1, 1, 1] if name.endswith("block") else [1, 2, 3])
-    assert model.table().verify_ms.shape == (64 * (K + 1) + 1,)
+    assert model.table(K).verify_ms.shape == (64 * (K + 1) + 1,)
 
 
 def test_an_unknown_roofline_names_the_known_ones() -> None:
