@@ -1,0 +1,48 @@
+"""Runs every benchmark, prints one table, writes benchmarks/results.json."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+
+from benchmarks.result import Result, write
+from rich.console import Console
+from rich.table import Table
+
+#: In the order of the table. Each module has `run() -> Iterator[Result]`.
+MODULES = ("refit",)
+
+RESULTS = Path(__file__).with_name("results.json")
+
+
+def main() -> int:
+    """1 if a goal was missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=MODULES, action="append", help="run these alone, write nothing")
+    only = parser.parse_args().only
+    console = Console()
+    results: list[Result] = []
+    for name in only or MODULES:
+        with console.status(f"{name} …"):
+            results += importlib.import_module(f"benchmarks.{name}").run()
+    console.print(table(results))
+    if not only:
+        write(results, RESULTS)
+        console.print(f"written to {RESULTS.relative_to(Path.cwd()) if RESULTS.is_relative_to(Path.cwd()) else RESULTS}")
+    return 0 if all(r.ok for r in results) else 1
+
+
+def table(results: list[Result]) -> Table:
+    """What a reader sees: the figure, what it stands beside, and whether the goal was reached."""
+    view = Table(title="acceptd benchmarks (both columns measured in this run)")
+    for column in ("benchmark", "value", "beside", "ratio", "goal", ""):
+        view.add_column(column, justify="left" if column in ("benchmark", "goal", "") else "right")
+    for r in results:
+        mark = "[green]ok[/]" if r.ok else "[red]missed[/]"
+        view.add_row(r.name, f"{r.value:.4g} {r.unit}", f"{r.limit:.4g}", f"{r.ratio:.3g}", r.goal, mark)
+    return view
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,60 @@
+"""One measured figure beside its limit."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Result:
+    """A figure of ours beside the figure it is judged against, both measured in this run.
+
+    value, limit: in `unit`; ratio: value / limit, NaN where there is nothing beside it. goal: what was aimed for, in
+    words. ok: whether it was reached.
+    """
+
+    name: str
+    value: float
+    limit: float
+    ratio: float
+    goal: str
+    unit: str
+    ok: bool
+
+
+def beside(name: str, value: float, limit: float, unit: str, *, at_most: float | None = None, at_least: float | None = None) -> Result:
+    """A result whose goal is a bound on the ratio value / limit."""
+    ratio = value / limit if limit else math.nan
+    goal = f"ratio <= {at_most:g}" if at_most is not None else f"ratio >= {at_least:g}"
+    ok = ratio <= at_most if at_most is not None else at_least is not None and ratio >= at_least
+    return Result(name, value, limit, ratio, goal, unit, bool(ok))
+
+
+def below(name: str, value: float, goal: float, unit: str) -> Result:
+    """A result whose goal is a bound on the value itself; the bound stands as its limit."""
+    return Result(name, value, goal, value / goal, f"value <= {goal:g} {unit}", unit, value <= goal)
+
+
+def median_seconds(call: Callable[[], object], *, repeats: int, warmup: int = 3) -> float:
+    """Median wall seconds of one call."""
+    for _ in range(warmup):
+        call()
+    taken = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return sorted(taken)[len(taken) // 2]
+
+
+def write(results: Iterable[Result], path: Path) -> None:
+    """Writes the list as JSON; a ratio of NaN becomes null."""
+    rows = [asdict(r) for r in results]
+    for row in rows:
+        row.update({k: None for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)})
+    path.write_text(json.dumps(rows, indent=2) + "\n")
