@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 #: In the order of the table. Each module has `run() -> Iterator[Result]`.
-MODULES = ("refit",)
+MODULES = ("refit", "throughput", "update_latency", "jitter")
 
 RESULTS = Path(__file__).with_name("results.json")
 

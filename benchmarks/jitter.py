@@ -1,0 +1,51 @@
+"""What the uplink's thread does to the main thread: period of a 1 ms loop with the uplink busy, beside idle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+from acceptd.types import PairKey
+from benchmarks.refit import K, blocks
+from benchmarks.result import Result, beside
+from benchmarks.service_process import service
+from vllm_client_hook.outbound import GradedColumns
+from vllm_client_hook.uplink import Capabilities, Uplink
+
+#: A decode step of a millisecond that grades 64 blocks: 64,000 blocks a second, far above a real worker's.
+PERIOD = 1e-3
+#: Steps of one stretch, and stretches of each kind, taken in turn.
+STEPS = 4000
+STRETCHES = 5
+#: Blocks the tap hands over every 8 steps.
+BLOCKS = 64 * 8
+EVERY = 8
+
+
+def run() -> Iterator[Result]:
+    """p99.9 of the loop's period, over all stretches of a kind."""
+    rows = GradedColumns(None, blocks(np.random.default_rng(3), BLOCKS))
+    idle, busy = [], []
+    with service(core=0) as running:
+        uplink = Uplink(running.address, PairKey("target", "draft", K), worker="bench", capabilities=Capabilities(8, 8))
+        uplink.start()
+        for _ in range(STRETCHES):
+            idle += _stretch(lambda step: None)
+            busy += _stretch(lambda step: uplink.offer(rows) if step % EVERY == 0 else None)
+            uplink.flush(10)
+        uplink.close()
+    ours, alone = np.percentile(busy, 99.9) * 1e3, np.percentile(idle, 99.9) * 1e3
+    yield beside("p99.9 of a 1 ms main-thread loop, uplink busy beside idle", ours, alone, "ms", at_most=1.2)
+
+
+def _stretch(work: object) -> list[float]:
+    periods = []
+    before = time.perf_counter()
+    for step in range(STEPS):
+        work(step)  # type: ignore[operator]
+        time.sleep(max(0.0, before + PERIOD - time.perf_counter()))
+        now = time.perf_counter()
+        periods.append(now - before)
+        before = now
+    return periods

@@ -1,0 +1,97 @@
+"""A real service in a process of its own, pinned to one core, that a benchmark can ask to publish."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import grpc
+from acceptd.types import SegmentCoefficients
+from estimator_service.config import load_settings
+from estimator_service.server import Server
+
+ECHO = "/benchmark.Echo/Echo"
+
+
+@dataclass(frozen=True)
+class Service:
+    """Where it listens, and the pipe to it: send "publish" or "echo" bytes, receive perf_counter seconds."""
+
+    address: str
+    echo_address: str
+    control: Connection
+
+    def publish(self) -> float:
+        """Publishes the only pair's coefficients with a changed slope. Returns when, on the system's monotonic clock."""
+        self.control.send("publish")
+        return float(self.control.recv())
+
+    def cpu_seconds(self) -> float:
+        """CPU time the service has taken so far."""
+        self.control.send("cpu")
+        return float(self.control.recv())
+
+
+@contextmanager
+def service(core: int, **settings: Any) -> Iterator[Service]:
+    """A service pinned to `core`, without a store, beside a bare gRPC echo server in the same process."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_main, args=(theirs, core, settings), daemon=True)
+    process.start()
+    address, echo_address = ours.recv()
+    try:
+        yield Service(address, echo_address, ours)
+    finally:
+        ours.send("stop")
+        process.join(10)
+
+
+def pin(core: int) -> None:
+    """Keeps this process on one core, where there are as many."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[core % len(cores)]})
+
+
+def _main(control: Connection, core: int, settings: dict[str, Any]) -> None:
+    pin(core)
+    asyncio.run(_serve(control, settings))
+
+
+async def _serve(control: Connection, settings: dict[str, Any]) -> None:
+    loaded = load_settings({"listen": "127.0.0.1:0", "metrics_listen": "", **settings}, environ={})
+    echo = grpc.aio.server()
+    echo.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("benchmark.Echo", {"Echo": grpc.stream_stream_rpc_method_handler(_echo)}),)
+    )
+    port = echo.add_insecure_port("127.0.0.1:0")
+    await echo.start()
+    async with await Server.start(loaded) as server:
+        control.send((server.address, f"127.0.0.1:{port}"))
+        loop = asyncio.get_running_loop()
+        while (command := await loop.run_in_executor(None, control.recv)) != "stop":
+            control.send(_publish(server) if command == "publish" else time.process_time())
+    await echo.stop(0)
+
+
+async def _echo(requests: Any, context: Any) -> Any:
+    async for request in requests:
+        yield request
+
+
+def _publish(server: Server) -> float:
+    (pair,) = server.fleet.pairs.values()
+    current = server.fleet.board.latest(pair.id) or pair.publication
+    version = replace(current.version, counter=current.version.counter + 1)
+    line = SegmentCoefficients((0.5 + 0.125 * (version.counter % 2),), current.pooled.line.intercepts)
+    changed = replace(current, pooled=replace(current.pooled, version=version, line=line))
+    now = time.perf_counter()
+    server.fleet.board.publish(pair.id, changed)
+    return now
