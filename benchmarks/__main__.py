@@ -6,12 +6,13 @@ import argparse
 import importlib
 from pathlib import Path
 
-from benchmarks.result import Result, write
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.result import Result, write
+
 #: In the order of the table. Each module has `run() -> Iterator[Result]`.
-MODULES = ("refit", "throughput", "update_latency", "jitter")
+MODULES = ("refit", "throughput", "update_latency", "jitter", "step_host")
 
 RESULTS = Path(__file__).with_name("results.json")
 
@@ -29,7 +30,9 @@ def main() -> int:
     console.print(table(results))
     if not only:
         write(results, RESULTS)
-        console.print(f"written to {RESULTS.relative_to(Path.cwd()) if RESULTS.is_relative_to(Path.cwd()) else RESULTS}")
+        console.print(
+            f"written to {RESULTS.relative_to(Path.cwd()) if RESULTS.is_relative_to(Path.cwd()) else RESULTS}"
+        )
     return 0 if all(r.ok for r in results) else 1
 
 

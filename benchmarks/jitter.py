@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
+
 from acceptd.types import PairKey
 from benchmarks.refit import K, blocks
 from benchmarks.result import Result, beside

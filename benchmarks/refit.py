@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import statsmodels.api as sm
+
 from acceptd.codec import Observations
 from acceptd.segments import Segment
 from acceptd.types import prior
@@ -57,7 +58,9 @@ def run() -> Iterator[Result]:
     matrix, label = design(rows)
     theirs = median_seconds(lambda: sm.GLM(label, matrix, family=sm.families.Binomial()).fit(), repeats=5, warmup=1)
     yield below("refit of the line, K = 8", ours * 1e3, 0.5, "ms")
-    yield beside("refit of the line beside statsmodels' GLM on the rows", theirs, ours, "s (theirs / ours)", at_least=200)
+    yield beside(
+        "refit of the line beside statsmodels' GLM on the rows", theirs, ours, "s (theirs / ours)", at_least=200
+    )
 
 
 def _window(rows: Observations) -> PairModel:

@@ -27,7 +27,9 @@ class Result:
     ok: bool
 
 
-def beside(name: str, value: float, limit: float, unit: str, *, at_most: float | None = None, at_least: float | None = None) -> Result:
+def beside(
+    name: str, value: float, limit: float, unit: str, *, at_most: float | None = None, at_least: float | None = None
+) -> Result:
     """A result whose goal is a bound on the ratio value / limit."""
     ratio = value / limit if limit else math.nan
     goal = f"ratio <= {at_most:g}" if at_most is not None else f"ratio >= {at_least:g}"

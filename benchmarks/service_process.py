@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import grpc
+
 from acceptd.types import SegmentCoefficients
 from estimator_service.config import load_settings
 from estimator_service.server import Server
@@ -69,7 +70,11 @@ async def _serve(control: Connection, settings: dict[str, Any]) -> None:
     loaded = load_settings({"listen": "127.0.0.1:0", "metrics_listen": "", **settings}, environ={})
     echo = grpc.aio.server()
     echo.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("benchmark.Echo", {"Echo": grpc.stream_stream_rpc_method_handler(_echo)}),)
+        (
+            grpc.method_handlers_generic_handler(
+                "benchmark.Echo", {"Echo": grpc.stream_stream_rpc_method_handler(_echo)}
+            ),
+        )
     )
     port = echo.add_insecure_port("127.0.0.1:0")
     await echo.start()

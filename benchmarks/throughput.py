@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import grpc
 import numpy as np
+
 from acceptd import codec
 from acceptd.bins import EDGES, NUM_BINS
 from acceptd.codec import Observations
@@ -31,8 +32,18 @@ def run() -> Iterator[Result]:
         taken = _feed(running.address, rows)
         cpu = running.cpu_seconds()
     through = observations * BATCHES / taken
-    yield beside("observations through gRPC on one core, beside numpy binning alone", through, binning, "1/s", at_least=0.35)
-    yield Result("service CPU time an observation", cpu / (observations * BATCHES) * 1e9, 0.0, float("nan"), "reported", "ns", True)
+    yield beside(
+        "observations through gRPC on one core, beside numpy binning alone", through, binning, "1/s", at_least=0.35
+    )
+    yield Result(
+        "service CPU time an observation",
+        cpu / (observations * BATCHES) * 1e9,
+        0.0,
+        float("nan"),
+        "reported",
+        "ns",
+        True,
+    )
 
 
 def bin_alone(rows: Observations) -> np.ndarray:

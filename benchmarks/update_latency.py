@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import grpc
 import numpy as np
+
 from acceptd import codec
 from acceptd.types import PairKey, prior
 from acceptd.v1 import estimator_pb2
