@@ -30,7 +30,7 @@ class Service:
     control: Connection
 
     def publish(self) -> float:
-        """Publishes the only pair's coefficients with a changed slope. Returns when, on the system's monotonic clock."""
+        """Publishes the only pair's coefficients with another slope. Returns when, as `time.perf_counter`."""
         self.control.send("publish")
         return float(self.control.recv())
 
