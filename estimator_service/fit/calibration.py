@@ -80,6 +80,13 @@ class CalibrationSums:
         for i, column in enumerate((None, survival, survived)):
             self._survival[i] += np.bincount(index, column, ECE_BINS)
 
+    def extend(self, other: CalibrationSums) -> None:
+        """Take another's sums too."""
+        self._loss = self._loss + other._loss
+        self._reliability = self._reliability + other._reliability
+        self._ranks = self._ranks + other._ranks
+        self._survival = self._survival + other._survival
+
     def scores(self) -> Calibration | None:
         """The scores so far, None before the first observation."""
         by_position = self._reliability.sum(axis=2)

@@ -4,37 +4,44 @@
 
     model = PairModel(num_positions=K, settings=FitSettings())
     model.observe(rows, workload="", worker="w0", used=coefficients_in_force)   # any number of times
-    outcome = model.close_round(elapsed_seconds=12.0)
-    if outcome.held is None and should_publish(in_force, outcome.coefficients[""]):
-        in_force = replace(outcome.coefficients[""], version=next_version)
+    if model.pending_blocks >= model.round_blocks(640):
+        outcome = model.close_round(elapsed_seconds=12.0)
+        if outcome.held is None and should_publish(in_force, outcome.coefficients[""], age_seconds=…, …):
+            in_force = replace(outcome.coefficients[""], version=next_version)
 
 It holds no clock, no randomness and no exact counters (those are the service's), and is not thread-safe.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from acceptd.bins import NUM_BINS
-from acceptd.limits import PRIOR_INTERCEPT, PRIOR_SLOPE
-from acceptd.types import Coefficients, Version, prior
+from acceptd.types import Coefficients, SegmentCoefficients, Version, prior
 from estimator_service.fit.calibration import CalibrationSums
-from estimator_service.fit.histogram import NUM_SLOTS, grade, histogram
-from estimator_service.fit.newton import Cells, Floats, Point, Prior, fit, normal_equations
+from estimator_service.fit.dispersion import Dispersion, ScoreSums, information_matrix, round_shift, sandwich_errors
+from estimator_service.fit.forms import LINE, LINK, SEGMENTED, Choice, Points, fit_window, refine, to_coefficients
+from estimator_service.fit.guard import Sample, first_adequate, reason_to_hold
+from estimator_service.fit.hierarchy import RECENT, fit_line, line_precision
+from estimator_service.fit.histogram import NUM_SLOTS, Floats, Rows, grade, histogram
+from estimator_service.fit.journal import Chunk, Journal, Pending
+from estimator_service.fit.knots import choose_knots
+from estimator_service.fit.newton import Cells, Point
 from estimator_service.fit.predict import Predictor, segment_coefficients
-from estimator_service.fit.report import Round
+from estimator_service.fit.report import Round, Shift
+from estimator_service.fit.round import RoundNewton
 from estimator_service.fit.settings import FitSettings
+from estimator_service.fit.snapshot import pack, unpack
+from estimator_service.fit.trimming import Unbiased, inverse_propensity
+from estimator_service.fit.workers import Judge, WorkerRecord, recalibrate
+from estimator_service.fit.workloads import WorkloadTables
 
-if TYPE_CHECKING:
-    from acceptd.codec import Observations
-
-
-#: Layout of a snapshot.
-_FORMAT: Final = 1
+#: The first rounds of a pair are this many times shorter, each twice as long as the one before: the prior is a poor
+#: guess, and few rows improve on it. Raising it fits on fewer rows still.
+_RAMP: Final = 16
 
 
 class PairModel:
@@ -44,106 +51,316 @@ class PairModel:
     """
 
     def __init__(self, num_positions: int, settings: FitSettings | None = None) -> None:
-        self.num_positions = num_positions
+        k = num_positions
+        self.num_positions = k
         self.settings = settings or FitSettings()
-        self._window = np.zeros((3, NUM_SLOTS, num_positions, NUM_BINS))
-        self._open = np.zeros_like(self._window)
-        self._calibration = CalibrationSums(num_positions)
-        self._blocks = 0
-        self._observations = 0
-        self._coefficients = {"": prior(num_positions)}
+        # Sums of n, accepted, x by (segment slot, position, bin): [3, NUM_SLOTS, K, NUM_BINS].
+        self._long = np.zeros((3, NUM_SLOTS, k, NUM_BINS))
+        self._recent = np.zeros_like(self._long)
+        self._workloads = WorkloadTables(k)
+        self._unbiased = Unbiased.empty(k)
+        self._dispersion = Dispersion.empty(k)
+        self._recent_dispersion = Dispersion.empty(k)
+        self._judge = Judge()
+        self._choice = Choice()
+        self._original = RoundNewton.initial(k)
+        self._knots: tuple[float, ...] = ()
+        self._base: Points | None = None
+        self._rounds = 0
+        start = prior(k)
+        self._coefficients = {"": start}
+        self._forms = dict.fromkeys(self._available(), start)
+        self._clear_round()
+
+    def _clear_round(self) -> None:
+        self._journal = Journal()
+        self._calibration = CalibrationSums(self.num_positions)
+        self._unbiased_calibration = CalibrationSums(self.num_positions)
+        self._scores = ScoreSums.empty(self.num_positions)
+        self._newest = np.zeros((3, 1, self.num_positions, NUM_BINS))
+        self._sample = Sample.of(np.zeros((3, 1, self.num_positions, NUM_BINS)))
+        self._blocks = self._observations = 0
+        self._notices: tuple[str, ...] = ()
 
     @property
     def pending_blocks(self) -> int:
-        """Blocks in the open round."""
+        """Blocks in the open round, those of quarantined workers left out."""
         return self._blocks
 
     @property
     def pending_observations(self) -> int:
-        """Graded draft tokens in the open round."""
+        """Graded draft tokens in the open round, those of quarantined workers left out."""
         return self._observations
+
+    @property
+    def rounds(self) -> int:
+        """Rounds closed."""
+        return self._rounds
 
     @property
     def coefficients(self) -> dict[str, Coefficients]:
         """Candidates of the last closed round by workload label, the prior before it; version `Version()`."""
         return dict(self._coefficients)
 
-    def observe(self, rows: Observations, *, used: Coefficients, workload: str = "", worker: str = "") -> None:
-        """Take a decoded batch into the open round, and score the predictions that `used` made of its rows."""
-        graded = grade(rows)
+    @property
+    def quarantined(self) -> dict[str, str]:
+        """Worker → why its rows are not learned from."""
+        return self._judge.quarantined
+
+    def round_blocks(self, target: int) -> int:
+        """Blocks after which to close the open round; `target` are a full one, a pair's first rounds are shorter."""
+        if self.settings.method == "round":
+            return target
+        return max(1, target >> max(0, _RAMP.bit_length() - 1 - self._rounds))
+
+    def observe(self, rows: Rows, *, used: Coefficients, workload: str = "", worker: str = "") -> None:
+        """Take a decoded batch into the open round, and score the predictions that `used` made of its rows.
+
+        used: the version the batch was predicted with, of the worker's label.
+        """
+        graded = grade(rows, self.num_positions)
         log_odds = Predictor.of(used).log_odds(graded.segment, graded.position, graded.x)
-        confidence = self._calibration.add(graded.position, log_odds, graded.accepted)
-        self._calibration.add_survival(graded.row, graded.position, confidence, rows.accepted)
-        slots = self.num_positions * NUM_BINS
-        cell = graded.segment * slots + graded.cell
-        self._open += histogram(cell, graded.x, graded.accepted, NUM_SLOTS * slots).reshape(self._open.shape)
-        self._blocks += len(rows)
-        self._observations += len(graded.x)
+        weight = inverse_propensity(rows, graded)
+        self._journal.append(worker, workload, graded, weight.astype(np.float32))
+        if worker not in self._judge.records or not self._judge.records[worker].reason:
+            confidence = self._calibration.add(graded.position, log_odds, graded.accepted)
+            self._calibration.add_survival(graded.row, graded.position, confidence, rows.accepted)
+            if rows.explored.any():
+                self._unbiased_calibration.add(graded.position, log_odds, graded.accepted, weight)
+            if self.settings.method == "round":
+                self._original.add(graded.position, graded.x, graded.accepted, confidence)
+            self._blocks += len(rows.accepted)
+            self._observations += len(graded.x)
+        if self._journal.full:
+            self._merge(self._journal.take())
 
     def close_round(self, elapsed_seconds: float, *, in_force: Mapping[str, Coefficients] | None = None) -> Round:
-        """Judge the workers, merge the open round into the window, refit, and start a new round.
+        """Judge the workers, merge the open round into the windows, refit, and start a new round.
 
         elapsed_seconds: since the previous close (or the start), from a monotonic clock. in_force: what is published
         now, by workload label; without it, what the previous call returned.
         """
-        settings = self.settings
-        decay = 0.5 ** (
-            self._observations / settings.half_life_observations + elapsed_seconds / settings.half_life_seconds
-        )
-        self._window = self._window * decay + self._open
-        calibration = self._calibration.scores()
-        n, accepted, sum_x = self._window.sum(axis=1, keepdims=True)
-        cells = Cells.of(n, accepted, sum_x)
-        k = self.num_positions
-        line = Prior(
-            np.full((1, 1), PRIOR_SLOPE),
-            np.full((1, 1), settings.slope_deviation**-2),
-            np.full((1, k), PRIOR_INTERCEPT),
-            np.full((1, k), settings.intercept_deviation**-2),
-        )
-        point = fit(cells, line, Point(line.slopes, line.intercepts))
-        coefficients = Coefficients(
-            Version(),
-            segment_coefficients(point.slopes[0], point.intercepts[0]),
-            evidence=tuple(n.sum(axis=(0, 2)).tolist()),
-        )
-        self._coefficients = {"": coefficients}
-        blocks, observations = self._blocks, self._observations
-        self._open = np.zeros_like(self._window)
-        self._calibration = CalibrationSums(k)
-        self._blocks = self._observations = 0
-        return Round(
-            coefficients=dict(self._coefficients),
-            standard_errors=tuple(_standard_errors(cells, line, point).tolist()),
-            calibration=calibration,
-            held=None,
-            link="line",
-            segmented=False,
-            blocks=blocks,
-            observations=observations,
-        )
+        current = (in_force or self._coefficients).get("")
+        self._age(0.5 ** (max(0.0, elapsed_seconds) / self.settings.half_life_seconds))
+        if self._journal.observations:
+            self._merge(self._journal.take())
+        line = self._coefficients[""].line
+        shift = round_shift(self._scores, len(line.intercepts))
+        outcome = self._original_round() if self.settings.method == "round" else self._refit(current, shift)
+        self._rounds += 1
+        self._clear_round()
+        return outcome
+
+    def merge(self, other: PairModel) -> None:
+        """Add another model's statistics of the same pair: as if this one had seen its rows too. Counts as one window.
+
+        Open rounds join; who leads in form, quarantines and the fits stay this one's. Raises ValueError if K differs.
+        """
+        if other.num_positions != self.num_positions:
+            raise ValueError(f"K is {other.num_positions}; accepted: {self.num_positions}")
+        self._long = self._long + other._long
+        self._recent = self._recent + other._recent
+        self._workloads.add(other._workloads)
+        self._unbiased.add(other._unbiased)
+        self._dispersion.add(other._dispersion)
+        self._recent_dispersion.add(other._recent_dispersion)
+        self._journal.extend(other._journal)
+        self._calibration.extend(other._calibration)
+        self._unbiased_calibration.extend(other._unbiased_calibration)
+        self._scores = self._scores + other._scores
+        self._blocks += other._blocks
+        self._observations += other._observations
+        if self._journal.full:
+            self._merge(self._journal.take())
+
+    def statistics(self) -> Floats:
+        """Sums of n, accepted, x by (segment slot, position, bin), the long window's and the open round's together.
+
+        float64[3, NUM_SLOTS, K, NUM_BINS]; the last slot holds rows of unknown segment.
+        """
+        pending = self._journal.peek()
+        shape = self._long.shape
+        return self._long + histogram(pending.cell, pending.x, pending.accepted, self._long[0].size).reshape(shape)
 
     def to_bytes(self) -> bytes:
-        """All state as a versioned snapshot, without a checksum (the store adds one)."""
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, format=np.int64(_FORMAT), window=self._window, open=self._open)
-        return buffer.getvalue()
+        """All state, the open round included, as a versioned snapshot without a checksum (the store adds one)."""
+        return pack({name: value for name, value in vars(self).items() if name != "settings"}, _KINDS)
 
     @classmethod
     def from_bytes(cls, data: bytes, settings: FitSettings | None = None) -> PairModel:
         """The model of a snapshot. Raises ValueError if it is not one of this version."""
-        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-            if int(stored["format"]) != _FORMAT:
-                raise ValueError(f"snapshot has format {int(stored['format'])}; accepted: {_FORMAT}")
-            model = cls(stored["window"].shape[2], settings)
-            model._window, model._open = stored["window"], stored["open"]
+        state = unpack(data, _KINDS)
+        model = cls(state["num_positions"], settings)
+        vars(model).update(state)
         return model
 
+    def _age(self, decay: float) -> None:
+        self._long *= decay
+        self._recent *= decay
+        self._workloads.age(decay)
 
-def _standard_errors(cells: Cells, line: Prior, point: Point) -> Floats:
-    normal = normal_equations(cells, point)
-    c = normal.c[0] + line.intercept_precision[0]
-    ratio = normal.b[0, :, 0] / c
-    slope = 1.0 / (normal.a[0, 0, 0] + line.slope_precision[0, 0] - (ratio * normal.b[0, :, 0]).sum())
-    errors: Floats = np.sqrt(np.concatenate(([slope], 1.0 / c + ratio**2 * slope)))
-    return errors
+    def _merge(self, pending: Pending) -> None:
+        """Judge who sent these rows, score the forms on them, and add them to the windows."""
+        k, settings = self.num_positions, self.settings
+        slots = pending.cell // NUM_BINS
+        segment, position = slots // k, slots % k
+        reference = Predictor.of(self._coefficients[""])
+        score = reference.log_odds(segment, position, pending.x)
+        found = recalibrate(pending.worker, position, score, pending.accepted, shape=(len(pending.workers), k))
+        self._notices += self._judge.judge(pending.workers, found, self._dispersion.factor)
+        weight = self._judge.weights(pending.workers, found.n)[pending.worker]
+        kept = weight > 0
+        if not kept.any():
+            return
+        cell, x, accepted, weight = pending.cell[kept], pending.x[kept], pending.accepted[kept], weight[kept]
+        sums = histogram(cell, x, accepted, NUM_SLOTS * k * NUM_BINS, weight).reshape(self._long.shape)
+        sample = Sample.of(sums)
+        n = sample.total
+        decay = 0.5 ** (n / settings.half_life_observations)
+        recent_decay = 0.5 ** (n / settings.recent_half_life_observations)
+        if self._rounds:
+            self._choice.score({form: sample.loss(value) for form, value in self._forms.items()}, n, decay)
+        self._long = self._long * decay + sums
+        self._recent = self._recent * recent_decay + sums
+        pooled = cell % (k * NUM_BINS)
+        self._unbiased.merge(pooled, x, accepted, pending.weight[kept], decay)
+        workload = pending.workload[kept]
+        for i, label in enumerate(pending.workloads):
+            rows = workload == i
+            if label and rows.any():
+                part = histogram(cell[rows], x[rows], accepted[rows], sums[0].size, weight[rows])
+                self._workloads.merge(label, part.reshape(sums.shape), settings.recent_half_life_observations)
+        line = self._coefficients[""].line
+        scores = ScoreSums.empty(k)
+        scores.add(pending.batch[kept], position[kept], x, accepted, line=line)
+        self._scores = self._scores + scores
+        self._dispersion.merge(scores, decay)
+        self._recent_dispersion.merge(scores, recent_decay)
+        self._newest = sums.sum(axis=1, keepdims=True)
+        self._sample = sample
+
+    def _available(self) -> tuple[str, ...]:
+        settings = self.settings
+        if settings.method != "auto" or not settings.knots:
+            return (LINE,)
+        return (LINE, LINK, SEGMENTED) if settings.segments else (LINE, LINK)
+
+    def _refit(self, current: Coefficients | None, shift: Shift | None) -> Round:
+        settings = self.settings
+        if LINK in self._available():
+            self._knots = choose_knots(self._long[0].sum(axis=(0, 1)), self._knots)
+        self._base = base = fit_window(self._long, self._knots, settings, self._base)
+        windowed = settings.recent_half_life_observations < settings.half_life_observations
+        points = refine(self._recent, base) if windowed else base
+        evidence: Floats = self._long[0].sum(axis=(0, 2))
+        errors = self._errors(points.line)
+        line = self._adequate(points.line)
+        offsets = self._unbiased.offsets(line)
+        if line is not points.line:
+            points = Points(line)
+        available = self._available() if points.link is not None else (LINE,)
+        form = self._choice.choose(available)
+        self._forms = {name: to_coefficients(points, name, evidence, offsets) for name in available}
+        if self._sample.loss(self._forms[form]) > max(
+            self._sample.constant_loss(), self._sample.loss(self._forms[LINE])
+        ):
+            form = LINE
+        candidate = self._forms[form]
+        self._coefficients = {"": candidate, **self._workloads.coefficients(points, form, evidence, offsets)}
+        return Round(
+            coefficients=dict(self._coefficients),
+            standard_errors=tuple(errors.tolist()),
+            calibration=self._calibration.scores(),
+            held=reason_to_hold(self._sample, candidate, current, settings.hold_tolerance),
+            link=LINE if form == LINE else LINK,
+            segmented=form == SEGMENTED,
+            blocks=self._blocks,
+            observations=self._observations,
+            shift=shift,
+            log_losses=self._choice.means(),
+            forms=dict(self._forms),
+            unbiased=self._unbiased_calibration.scores(),
+            quarantined=self._judge.quarantined,
+            notices=self._notices + self._remarks(),
+        )
+
+    def _adequate(self, line: Point) -> Point:
+        """The line, or one that follows the newest round more closely where it is worse than that round's own rate."""
+        newest = Cells.of(self._newest)
+        loose = FitSettings(slope_deviation=20.0, intercept_deviation=100.0, neighbour_deviation=30.0)
+        zeros = np.zeros(self.num_positions)
+        return first_adequate(
+            self._sample,
+            (lambda: line, lambda: fit_line(newest, self.settings), lambda: fit_line(newest, loose)),
+            lambda point: to_coefficients(Points(point), LINE, zeros),
+        )
+
+    def _errors(self, line: Point) -> Floats:
+        """Standard errors [1 + K] of the published line: of the long fit, and of what the recent window moved."""
+        precision = line_precision(self.num_positions, self.settings)
+        total = information_matrix(Cells.of(self._long.sum(axis=1, keepdims=True)), line)
+        errors = sandwich_errors(total + np.diag(precision), self._dispersion.variance())
+        if self.settings.recent_half_life_observations >= self.settings.half_life_observations:
+            return errors
+        recent = information_matrix(Cells.of(self._recent.sum(axis=1, keepdims=True)), line)
+        own = np.full(1 + self.num_positions, RECENT.intercept**-2)
+        own[0] = RECENT.slope**-2
+        share = np.diag(recent) / (np.diag(recent) + own)
+        moved = sandwich_errors(recent + np.diag(own), self._recent_dispersion.variance())
+        combined: Floats = (1.0 - share) * errors + moved
+        return combined
+
+    def _original_round(self) -> Round:
+        self._original.step()
+        state = self._original
+        line = segment_coefficients(np.array([state.slope]), state.intercepts)
+        evidence = tuple(self._long[0].sum(axis=(0, 2)).tolist())
+        candidate = Coefficients(Version(), line, evidence=evidence)
+        self._coefficients = {"": candidate}
+        self._forms = {LINE: candidate}
+        return Round(
+            coefficients=dict(self._coefficients),
+            standard_errors=tuple(self._errors(Point(np.array([[state.slope]]), state.intercepts[None])).tolist()),
+            calibration=self._calibration.scores(),
+            held=reason_to_hold(self._sample, candidate, None, self.settings.hold_tolerance),
+            link="round",
+            segmented=False,
+            blocks=self._blocks,
+            observations=self._observations,
+            quarantined=self._judge.quarantined,
+            notices=self._notices,
+        )
+
+    def _remarks(self) -> tuple[str, ...]:
+        labelled = self._long[0].sum(axis=(0, 2))
+        bare = [str(k) for k in np.flatnonzero(labelled < 1.0)] if labelled.sum() > 0 else []
+        remarks = [f"no labels at position {', '.join(bare)}: its intercept follows the others'"] if bare else []
+        refused = sorted(self._workloads.refused)
+        if refused:
+            remarks.append(f"too many workload labels, served by the pair's coefficients: {', '.join(refused)}")
+        return tuple(remarks)
+
+
+#: What a snapshot may hold.
+_KINDS: Final[dict[str, type]] = {
+    kind.__name__: kind
+    for kind in (
+        CalibrationSums,
+        Choice,
+        Chunk,
+        Coefficients,
+        Dispersion,
+        Journal,
+        Judge,
+        Point,
+        Points,
+        RoundNewton,
+        Sample,
+        ScoreSums,
+        SegmentCoefficients,
+        Unbiased,
+        Version,
+        WorkerRecord,
+        WorkloadTables,
+    )
+}

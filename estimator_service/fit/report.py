@@ -54,6 +54,9 @@ class Round:
     calibration: of the round's rows, None if it had none.
     held: why the candidates must not be published, None if they may.
     link: "line", "link" or "round". segmented: whether segments have their own coefficients.
+    shift: how far this round lies from the line in force, for drift; None without rows.
+    forms: candidate of every form fitted ("line", "link", "link+segments") for all labels together.
+    unbiased: calibration on explored and shadow rows alone, weighted by 1/propensity; None without such rows.
     log_losses: decayed prequential log-loss of each form tried ("line", "link", "link+segments", ...), nats.
     quarantined: worker → reason, of all that are set aside now. notices: one line each, for people.
     blocks, observations: graded in this round, those of quarantined workers left out.
@@ -69,5 +72,7 @@ class Round:
     observations: int
     shift: Shift | None = None
     log_losses: dict[str, float] = field(default_factory=dict)
+    forms: dict[str, Coefficients] = field(default_factory=dict)
+    unbiased: Calibration | None = None
     quarantined: dict[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()

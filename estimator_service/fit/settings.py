@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final, Literal
 
 from acceptd.errors import ConfigError
 
-#: Fits a pair can run. "auto": of straight line and link, with and without segments, whichever predicted the latest
-#: rounds better. "line": the straight line alone. "round": vLLM's original one damped Newton step a round.
+#: Fits a pair can run. "auto": of straight line, link, and link with segments, whichever predicted the latest rounds
+#: better. "line": the straight line alone. "round": vLLM's original one damped Newton step a round.
 Method = Literal["auto", "line", "round"]
 
 METHODS: Final[tuple[Method, ...]] = ("auto", "line", "round")
 
-#: Workload labels a pair keeps apart, "" included; rows of further labels are pooled under "". Memory grows with it.
-MAX_WORKLOADS: Final = 8
-
 
 @dataclass(frozen=True)
 class FitSettings:
-    """Settings of one pair's fit.
+    """Settings of one pair's fit. An infinite deviation turns that prior off.
 
     method: see `Method`.
-    knots, segments: whether "auto" may publish the piecewise-linear link and coefficients a segment; off, neither is
-        fitted.
-    half_life_observations: graded draft tokens after which a round's weight has halved. 8,000 make a standard error of
-        about .03 on an intercept and are replaced within a few rounds of a busy pair. Raising it makes coefficients
-        steadier and slower to follow a shift.
-    half_life_seconds: the same in time, so that a quiet pair grows uncertain and drifts to its prior. A day: a night
-        without traffic keeps most of what the evening taught. Raising it trusts old traffic longer.
+    knots, segments: whether "auto" may publish the piecewise-linear link, and coefficients a segment of their own.
+        Segments come with the link: without knots neither is fitted.
+    half_life_observations: graded draft tokens after which a round's weight has halved, for the shape (slopes, and how
+        positions and segments differ). 24,000 make a standard error of .01 on a slope. Raising it makes the shape
+        steadier and slower to follow another mix of requests.
+    recent_half_life_observations: the same for the recent window, which moves what the long one found, mostly the
+        common level: that is what a workload changes. 3,000 are one to two rounds of 640 blocks. Raising it follows a
+        shift later; at or above half_life_observations there is no recent window.
+    half_life_seconds: the same in time, for both, so that a quiet pair grows uncertain and drifts to its prior. A day:
+        a night without traffic keeps most of what the evening taught. Raising it trusts old traffic longer.
     slope_deviation: standard deviation of a pair's slope about the prior .5, dimensionless; the method's range is .44
         to .83. Raising it lets thin data move the slope further.
     intercept_deviation: the same of an intercept about -.2, nats; the method's range is -1 to +.6.
@@ -43,7 +43,8 @@ class FitSettings:
     method: Method = "auto"
     knots: bool = True
     segments: bool = True
-    half_life_observations: float = 8_000.0
+    half_life_observations: float = 24_000.0
+    recent_half_life_observations: float = 3_000.0
     half_life_seconds: float = 86_400.0
     slope_deviation: float = 0.2
     intercept_deviation: float = 1.0
@@ -53,14 +54,10 @@ class FitSettings:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise ConfigError(f"method is {self.method!r}; accepted: {', '.join(METHODS)}")
-        for name in (
-            "half_life_observations",
-            "half_life_seconds",
-            "slope_deviation",
-            "intercept_deviation",
-            "neighbour_deviation",
-        ):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; accepted: above 0")
-        if self.hold_tolerance < 0:
-            raise ConfigError(f"hold_tolerance is {self.hold_tolerance}; accepted: 0 or more")
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name == "hold_tolerance":
+                if not value >= 0:
+                    raise ConfigError(f"{item.name} is {value}; accepted: 0 or more")
+            elif item.type == "float" and not value > 0:
+                raise ConfigError(f"{item.name} is {value}; accepted: above 0")

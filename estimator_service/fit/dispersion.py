@@ -1,0 +1,157 @@
+"""How noisy the statistics really are: rows of one request correlate, so errors come from the variance between batches.
+
+Each batch contributes the score (gradient of the log-likelihood) of the straight line at the coefficients in force.
+Scores of batches are independent or nearly so, whatever happens within one; their scatter M about their mean replaces
+the information I of independent rows in the sandwich H⁻¹ M H⁻¹ (White, Econometrica 50(1), 1982; clustered: Liang and
+Zeger, Biometrika 73(1), 1986).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from acceptd.types import SegmentCoefficients
+from estimator_service.fit.histogram import Floats, Ints
+from estimator_service.fit.newton import Cells, Point, normal_equations
+from estimator_service.fit.predict import sigmoid
+from estimator_service.fit.report import Shift
+
+
+@dataclass
+class ScoreSums:
+    """Sums over batches of a pair with K positions. P = 1 + K parameters: slope, then intercepts.
+
+    score: [P]; outer: [P, P], Σ u uᵀ; sized: [P], Σ n·u; size, size_squared, batches: Σ n, Σ n², count;
+    information: [P, P] of independent rows.
+    """
+
+    score: Floats
+    outer: Floats
+    sized: Floats
+    information: Floats
+    size: float = 0.0
+    size_squared: float = 0.0
+    batches: float = 0.0
+
+    @staticmethod
+    def empty(num_positions: int) -> ScoreSums:
+        """No batches yet."""
+        p = 1 + num_positions
+        return ScoreSums(np.zeros(p), np.zeros((p, p)), np.zeros(p), np.zeros((p, p)))
+
+    def add(self, batch: Ints, position: Ints, x: Floats, accepted: Floats, *, line: SegmentCoefficients) -> None:
+        """N observations of batches 0, 1, … (int64[N]) at a straight line."""
+        if not len(x):
+            return
+        k = len(line.intercepts)
+        confidence = sigmoid(line.slopes[0] * x + np.asarray(line.intercepts)[position])
+        residual = accepted - confidence
+        count = int(batch.max()) + 1
+        scores = np.empty((count, 1 + k))
+        scores[:, 0] = np.bincount(batch, residual * x, count)
+        scores[:, 1:] = np.bincount(batch * k + position, residual, count * k).reshape(count, k)
+        sizes = np.bincount(batch, minlength=count).astype(np.float64)
+        self.score += scores.sum(axis=0)
+        self.outer += scores.T @ scores
+        self.sized += sizes @ scores
+        self.size += float(sizes.sum())
+        self.size_squared += float(sizes @ sizes)
+        self.batches += np.count_nonzero(sizes)
+        weight = confidence * (1.0 - confidence)
+        self.information[0, 0] += (weight * x) @ x
+        cross = np.bincount(position, weight * x, k)
+        self.information[0, 1:] += cross
+        self.information[1:, 0] += cross
+        index = np.arange(1, 1 + k)
+        self.information[index, index] += np.bincount(position, weight, k)
+
+    def __add__(self, other: ScoreSums) -> ScoreSums:
+        """Both: their batches are different ones."""
+        return ScoreSums(*(getattr(self, item.name) + getattr(other, item.name) for item in fields(self)))
+
+    def scatter(self) -> Floats:
+        """Variance of the summed score, [P, P], about the mean score an observation. 0 with fewer than two batches."""
+        if self.batches < 2:
+            return np.zeros_like(self.outer)
+        mean = self.score / self.size
+        centred = self.outer - np.outer(self.sized, mean) - np.outer(mean, self.sized)
+        centred += self.size_squared * np.outer(mean, mean)
+        value: Floats = centred * (self.batches / (self.batches - 1.0))
+        return value
+
+
+@dataclass
+class Dispersion:
+    """Decayed scatter of scores beside the information it would equal if rows were independent. [P, P] each."""
+
+    scatter: Floats
+    information: Floats
+    batches: float = 0.0
+
+    @staticmethod
+    def empty(num_positions: int) -> Dispersion:
+        """Nothing known: factor 1."""
+        p = 1 + num_positions
+        return Dispersion(np.zeros((p, p)), np.zeros((p, p)))
+
+    def merge(self, sums: ScoreSums, decay: float) -> None:
+        """Weigh what is there by `decay` (its variance by decay²), then add a round's batches."""
+        self.scatter = self.scatter * decay**2 + sums.scatter()
+        self.information = self.information * decay**2 + sums.information
+        self.batches = self.batches * decay + sums.batches
+
+    def add(self, other: Dispersion) -> None:
+        """Another window's: its batches are different ones."""
+        self.scatter = self.scatter + other.scatter
+        self.information = self.information + other.information
+        self.batches += other.batches
+
+    @property
+    def factor(self) -> float:
+        """Mean over-dispersion of the parameters that have data, at least 1."""
+        have = np.diag(self.information) > 0
+        if self.batches < 2 or not have.any():
+            return 1.0
+        ratio = np.diag(self.scatter)[have] / np.diag(self.information)[have]
+        # A mean over P parameters of B batches: pulled to 1 as B is small, when it says little.
+        return max(1.0, float((ratio.mean() * self.batches + 4.0) / (self.batches + 4.0)))
+
+    def variance(self) -> Floats:
+        """Variance of the summed, decayed score, [P, P]: the scatter, steadied by factor·information as B is small."""
+        weight = self.batches / (self.batches + len(self.scatter))
+        value: Floats = weight * self.scatter + (1.0 - weight) * self.factor * self.information
+        return value
+
+
+def sandwich_errors(hessian: Floats, variance: Floats) -> Floats:
+    """Standard errors [P] of the solution of a score equation: sqrt diag H⁻¹ V H⁻¹. hessian: [P, P], definite."""
+    inverse = np.linalg.inv(hessian)
+    errors: Floats = np.sqrt(np.maximum(np.diag(inverse @ variance @ inverse), 0.0))
+    return errors
+
+
+def information_matrix(cells: Cells, line: Point) -> Floats:
+    """Information [1 + K, 1 + K] of independent rows about a straight line; S = 1."""
+    normal = normal_equations(cells, line)
+    k = normal.c.shape[1]
+    matrix = np.zeros((1 + k, 1 + k))
+    matrix[0, 0] = normal.a[0, 0, 0]
+    matrix[0, 1:] = matrix[1:, 0] = normal.b[0, :, 0]
+    matrix[np.arange(1, 1 + k), np.arange(1, 1 + k)] = normal.c[0]
+    return matrix
+
+
+def round_shift(scores: ScoreSums, num_positions: int) -> Shift | None:
+    """One Newton step of a round's own rows from the line, with errors; None without rows."""
+    if not scores.batches:
+        return None
+    have = np.diag(scores.information) > 0
+    ridge = scores.information + np.diag(np.where(have, 1e-9, 1.0))
+    step = np.linalg.solve(ridge, scores.score)
+    dispersion = Dispersion.empty(num_positions)
+    dispersion.merge(scores, 0.0)
+    errors = sandwich_errors(ridge, dispersion.variance())
+    step, errors = (np.where(have, values, np.nan) for values in (step, errors))
+    return Shift(float(step[0]), float(errors[0]), tuple(step[1:].tolist()), tuple(errors[1:].tolist()))

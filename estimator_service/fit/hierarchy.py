@@ -1,0 +1,138 @@
+"""The fits of a pair: straight line, link, and both by segment, each shrunk to the one before it by its evidence.
+
+    pair's line     towards (.5, −.2); a thin intercept towards its neighbours
+    pair's link     slopes of all pieces towards the line's and each other
+    a segment's     towards the pair's: slopes, and intercepts up to a shift that all positions of the segment share
+    a workload's    intercepts alone, towards the pair's up to a shift of its own
+
+A prior's precision is in units of information, so one with deviation d weighs as much as 1/(d²·p(1−p)) rows: .3 nats
+are about 50 rows, the role that n/(n + 50) has in vLLM's estimator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from acceptd.limits import PRIOR_INTERCEPT, PRIOR_SLOPE
+from estimator_service.fit.newton import Cells, Floats, Point, Prior, fit
+from estimator_service.fit.settings import FitSettings
+
+#: Deviation of a link piece's slope from the line's, and of adjacent pieces from each other. Raising them lets the
+#: link bend on thinner evidence.
+_PIECE_DEVIATION: Final = 0.3
+_BEND_DEVIATION: Final = 0.3
+
+#: Deviation of the link's intercepts from the line's, nats: bending moves the level of all. Raising it lets a thin
+#: position leave the line's.
+_LINK_INTERCEPT: Final = 0.5
+
+#: Keeps a chain solvable that has neither prior nor data.
+_RIDGE: Final = 1e-9
+
+#: Passes over the neighbours' trend: the second one moves it by less than a tenth of its error.
+_PASSES: Final = 2
+
+
+def fit_line(cells: Cells, settings: FitSettings, start: Point | None = None) -> Point:
+    """The pair's straight line; cells with S = 1."""
+    k = cells.n.shape[1]
+    smooth, own = settings.neighbour_deviation**-2, settings.intercept_deviation**-2
+    precision = line_precision(k, settings)[None, 1:]
+    slope = np.full((1, 1), PRIOR_SLOPE), np.full((1, 1), settings.slope_deviation**-2)
+    point = start or Point(slope[0], np.full((1, k), PRIOR_INTERCEPT))
+    information = 0.2 * cells.n.sum(axis=2)[0]
+    for _ in range(_PASSES):
+        mean = _trend(point.intercepts[0], information, own, smooth)
+        point = fit(cells, Prior(*slope, mean[None, :], precision), point)
+    return point
+
+
+def line_precision(num_positions: int, settings: FitSettings) -> Floats:
+    """Precision of the line's prior: float64[1 + K], slope first. Intercepts hang on the prior and their neighbours."""
+    neighbours = np.zeros(num_positions)
+    neighbours[1:] += 1.0
+    neighbours[:-1] += 1.0
+    own = settings.intercept_deviation**-2 + neighbours * settings.neighbour_deviation**-2
+    return np.concatenate(([settings.slope_deviation**-2], own))
+
+
+def _trend(intercepts: Floats, information: Floats, own: float, smooth: float) -> Floats:
+    """Expected intercept of each position given the others: float64[K].
+
+    A chain in which each intercept has precision `own` about the prior and `smooth` about each neighbour. The result is
+    a weighted mean of prior and neighbours, so a position without labels stays between them.
+    """
+    k = len(intercepts)
+    if k == 1:
+        return np.full(1, PRIOR_INTERCEPT)
+    difference = np.diff(np.eye(k), axis=0)
+    chain = smooth * difference.T @ difference
+    chain[np.diag_indices(k)] += own + information + _RIDGE
+    smoothed = np.linalg.solve(chain, information * intercepts + own * PRIOR_INTERCEPT)
+    beside = np.zeros(k)
+    beside[1:] += smoothed[:-1]
+    beside[:-1] += smoothed[1:]
+    count = np.full(k, 2.0)
+    count[[0, -1]] = 1.0
+    total = smooth * count + own
+    mean: Floats = (smooth * beside + own * PRIOR_INTERCEPT) / np.where(total > 0, total, 1.0)
+    return mean
+
+
+def fit_link(cells: Cells, line: Point, start: Point | None = None) -> Point:
+    """The pair's link on cells with knots, S = 1, shrunk to its line."""
+    pieces = cells.member.shape[1]
+    slopes = np.repeat(line.slopes, pieces, axis=1)
+    prior = Prior(
+        slopes,
+        np.full((1, pieces), _PIECE_DEVIATION**-2),
+        line.intercepts,
+        np.full_like(line.intercepts, _LINK_INTERCEPT**-2),
+        _BEND_DEVIATION**-2,
+    )
+    return fit(cells, prior, start or Point(slopes, line.intercepts))
+
+
+@dataclass(frozen=True)
+class Shrinkage:
+    """How far S groups may lie from what they are shrunk to, as deviations of normal priors.
+
+    slope: of each piece's slope; 0 holds the slopes. shift: of what all intercepts of a group share, nats. intercept:
+    of one intercept beyond the shift, nats. Raising one lets thin groups go their own way sooner.
+    """
+
+    slope: float
+    shift: float
+    intercept: float
+
+
+#: Segments: temperatures differ by a factor in slope and by some tenths of a nat in level.
+SEGMENT: Final = Shrinkage(slope=0.2, shift=0.5, intercept=0.2)
+
+#: The recent window about the long one: a workload moves the common level, and little else.
+RECENT: Final = Shrinkage(slope=0.1, shift=0.5, intercept=0.1)
+
+#: A workload label about the pair: the slope is the pair's.
+WORKLOAD: Final = Shrinkage(slope=0.0, shift=0.5, intercept=0.2)
+
+#: Precision that stands for "held": no data moves a value against it by more than 1e-6.
+_HELD: Final = 1e12
+
+
+def fit_groups(cells: Cells, parent: Point, shrinkage: Shrinkage, start: Point | None = None) -> Point:
+    """Slopes and intercepts of S groups, shrunk by their evidence to `parent` (of S = 1 for all, or one each)."""
+    size = len(cells.n)
+    slopes, intercepts = (
+        np.repeat(value, size, axis=0) if len(value) != size else value for value in (parent.slopes, parent.intercepts)
+    )
+    prior = Prior(
+        slopes,
+        np.full_like(slopes, shrinkage.slope**-2 if shrinkage.slope else _HELD),
+        intercepts,
+        np.full_like(intercepts, shrinkage.intercept**-2),
+        shift=shrinkage.shift**-2,
+    )
+    return fit(cells, prior, start or Point(slopes, intercepts))

@@ -1,0 +1,87 @@
+"""What trimming does to the sample, and its repair from explored rows.
+
+A position is verified only where the confidences before it, and its own, were high. Requests differ in difficulty
+beyond what x tells, so the admitted rows are the easier ones and a fit on them overrates the rest. Explored and shadow
+rows were admitted without looking; weighted by 1/propensity (Horvitz and Thompson, JASA 47, 1952) they represent all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from acceptd.bins import NUM_BINS
+from estimator_service.fit.histogram import Floats, Graded, Ints, Rows, histogram
+from estimator_service.fit.newton import Cells, Point, Prior, fit
+
+#: Deviation of the correction of an intercept, nats. Raising it believes fewer explored rows.
+_DEVIATION: Final = 0.5
+
+#: Largest inverse propensity. Rarer rows count as if drawn at this rate: a little bias for a bounded variance.
+_MAX_WEIGHT: Final = 1_000.0
+
+#: Share of biased observations at a position from which on it is corrected.
+_MIN_BIASED: Final = 0.01
+
+
+def inverse_propensity(rows: Rows, graded: Graded) -> Floats:
+    """float64[N]: 1/propensity of the observations below their row's explored depth, 0 elsewhere."""
+    drawn = graded.position < rows.explored[graded.row]
+    propensity = rows.propensities.astype(np.float64)[graded.row]
+    return np.where(drawn, 1.0 / np.maximum(propensity, 1.0 / _MAX_WEIGHT), 0.0)
+
+
+@dataclass
+class Unbiased:
+    """Decayed, weighted sums of explored rows.
+
+    sums: [3, K, NUM_BINS]. squared, biased, total: [K]: Σ w², number of rows with weight 0, and of all rows.
+    """
+
+    sums: Floats
+    squared: Floats
+    biased: Floats
+    total: Floats
+
+    @staticmethod
+    def empty(num_positions: int) -> Unbiased:
+        """No rows."""
+        zeros = np.zeros(num_positions)
+        return Unbiased(np.zeros((3, num_positions, NUM_BINS)), zeros, zeros, zeros)
+
+    def merge(self, cell: Ints, x: Floats, accepted: Floats, weight: Floats, decay: float) -> None:
+        """N rows; cell: int64[N], position·NUM_BINS + bin."""
+        shape = self.sums.shape
+        k = shape[1]
+        position = cell // NUM_BINS
+        self.sums = self.sums * decay + histogram(cell, x, accepted, k * NUM_BINS, weight).reshape(shape)
+        self.squared = self.squared * decay + np.bincount(position, weight**2, k)
+        self.biased = self.biased * decay + np.bincount(position, weight == 0, k)
+        self.total = self.total * decay + np.bincount(position, minlength=k)
+
+    def add(self, other: Unbiased) -> None:
+        """Another window's."""
+        self.sums = self.sums + other.sums
+        self.squared = self.squared + other.squared
+        self.biased = self.biased + other.biased
+        self.total = self.total + other.total
+
+    def offsets(self, line: Point) -> Floats:
+        """What to add to each intercept, float64[K] nats, so that the line fits explored rows; 0 where none trims."""
+        weight = self.sums[0].sum(axis=1)
+        needed = (self.biased > _MIN_BIASED * self.total) & (weight > 0)
+        if not needed.any():
+            return np.zeros(len(weight))
+        # Weighted rows count as Kish's effective number, (Σ w)² / Σ w².
+        scale = np.divide(weight, self.squared, out=np.zeros_like(weight), where=self.squared > 0)
+        sums = (self.sums * scale[None, :, None])[:, None]
+        prior = Prior(
+            line.slopes,
+            np.full((1, 1), 1e12),
+            line.intercepts,
+            np.full_like(line.intercepts, _DEVIATION**-2),
+        )
+        fitted = fit(Cells.of(sums), prior, line)
+        return np.where(needed, fitted.intercepts[0] - line.intercepts[0], 0.0)

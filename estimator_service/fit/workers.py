@@ -1,0 +1,230 @@
+"""Judging workers: is what one reports still the same experiment as what the others report?
+
+Each worker's rows are scored by the coefficients of all. Its own straight line through those scores (Cox, Biometrika
+45, 1958: a recalibration), with an intercept a position, separates two cases: a *shift* of intercepts is another
+workload, which is reported and kept; a *slope* of another sign or size, or an AUC below one half once the intercepts
+are re-centred, is a fault: labels inverted, features scaled. Such a worker is quarantined: judged on, not learned from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from estimator_service.fit.histogram import Floats, Ints, sums_by
+from estimator_service.fit.newton import solve_arrowhead
+from estimator_service.fit.predict import sigmoid
+
+#: Workers remembered; the one unheard of for longest goes. 100 bytes each.
+MAX_WORKERS: Final = 4_096
+
+#: A recalibration slope below the first or above the second, times the median worker's, is a fault. Within one pair
+#: workloads differ by a tenth; temperatures nobody told apart by a half. Closer bounds would set honest workers aside.
+_LOWEST, _HIGHEST = 1 / 3, 3.0
+
+#: Standard errors (over-dispersed) by which a bound must be passed. Raising it names faults later.
+_ERRORS: Final = 4.0
+
+#: Weight of a worker's earlier rounds in its next judgement. Raising it judges on more evidence, and releases later.
+_MEMORY: Final = 0.7
+
+#: Clean judgements in a row after which a quarantined worker is released.
+_RELEASE: Final = 3
+
+#: A worker with fewer observations in a round is not judged in it: its part is small whatever they say.
+_MIN_OBSERVATIONS: Final = 30
+
+#: Part of a round one worker may have, against the median of all (of three or more): rows beyond it weigh less.
+_CAP: Final = 4.0
+
+#: Shift of a worker's intercepts from the others', nats, worth a notice.
+_NOTICE_SHIFT: Final = 0.5
+
+_SCORE_BINS: Final = 32
+_SCORE_RANGE: Final = 8.0
+_STEPS: Final = 6
+
+
+@dataclass
+class WorkerRecord:
+    """What is remembered of one worker: decayed sums of `Recalibration`'s values, weighted by information.
+
+    reason: why it is in quarantine, "" if it is not. clean: judgements in a row without fault since. last_round: heard.
+    """
+
+    information: float = 0.0
+    slope: float = 0.0
+    shift: float = 0.0
+    shift_information: float = 0.0
+    won: float = 0.0
+    compared: float = 0.0
+    scarcer: float = 0.0
+    reason: str = ""
+    clean: int = 0
+    last_round: int = 0
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """A worker's own line through the others' scores: slope and mean shift of intercepts, with information. [W] each.
+
+    won, compared: pairs of an accepted and a rejected row of one position in the right order, and all. scarcer: rows of
+    the rarer label. n: observations.
+    """
+
+    slope: Floats
+    information: Floats
+    shift: Floats
+    shift_information: Floats
+    won: Floats
+    compared: Floats
+    scarcer: Floats
+    n: Floats
+
+
+def recalibrate(
+    worker: Ints, position: Ints, score: Floats, accepted: Floats, *, shape: tuple[int, int]
+) -> Recalibration:
+    """Fits of W workers on N observations. score: float64[N], log-odds by the coefficients of all; shape: (W, K)."""
+    workers, k = shape
+    step = _SCORE_BINS / (2 * _SCORE_RANGE)
+    index = ((score + _SCORE_RANGE) * step).clip(0, _SCORE_BINS - 1).astype(np.int64)
+    cell = (worker * k + position) * _SCORE_BINS + index
+    size = workers * k * _SCORE_BINS
+    counts = sums_by(cell, None, size)
+    passed, summed = sums_by(cell, accepted, size), sums_by(cell, score, size)
+    lost = (counts - passed).reshape(workers, k, _SCORE_BINS)
+    won_over = np.cumsum(lost, axis=2) - 0.5 * lost
+    by_position = passed.reshape(workers, k, _SCORE_BINS)
+    won = (by_position * won_over).sum(axis=(1, 2))
+    accepts, rejects = by_position.sum(axis=2), lost.sum(axis=2)
+    used = np.flatnonzero(counts)
+    n = counts[used]
+    y = passed[used]
+    group = used // _SCORE_BINS
+    z = summed[used] / n
+    slope = np.zeros(workers)
+    shifts = np.log((accepts + 0.5) / (rejects + 0.5))
+    row = group // k
+    # Weak priors (slope 1 ± 3, shift 0 ± 3): a worker with one kind of label has a finite line.
+    own = 1 / 9.0
+    for _ in range(_STEPS):
+        p = sigmoid(slope[row] * z + shifts.ravel()[group])
+        w, r = n * p * (1 - p), y - n * p
+        a = own + sums_by(row, w * z * z, workers)
+        b = sums_by(group, w * z, workers * k).reshape(workers, k)
+        c = own + sums_by(group, w, workers * k).reshape(workers, k)
+        g = sums_by(row, r * z, workers) - own * (slope - 1.0)
+        h = sums_by(group, r, workers * k).reshape(workers, k) - own * shifts
+        du, dv = solve_arrowhead(a[:, None, None], b[:, :, None], c, g[:, None], h)
+        slope += du[:, 0].clip(-1.0, 1.0)
+        shifts += dv.clip(-2.0, 2.0)
+    information = a - (b * b / c).sum(axis=1)
+    # The shift at the slope of all: what re-centring had to move, weighed by position.
+    p = sigmoid(z)
+    shift_information = own + sums_by(row, n * p * (1 - p), workers)
+    shift = sums_by(row, y - n * p, workers) / shift_information
+    total = (accepts + rejects).sum(axis=1)
+    scarcer = np.minimum(accepts.sum(axis=1), rejects.sum(axis=1))
+    return Recalibration(
+        slope, information, shift, shift_information, won, (accepts * rejects).sum(axis=1), scarcer, total
+    )
+
+
+@dataclass
+class Judge:
+    """Records of a pair's workers. Bounded; O(1) numbers a worker."""
+
+    records: dict[str, WorkerRecord] = field(default_factory=dict)
+    rounds: int = 0
+
+    @property
+    def quarantined(self) -> dict[str, str]:
+        """Worker → reason."""
+        return {name: record.reason for name, record in sorted(self.records.items()) if record.reason}
+
+    def judge(self, names: tuple[str, ...], found: Recalibration, dispersion: float) -> tuple[str, ...]:
+        """Update the records with a round's fits, workers in the order of `names`. Returns notices.
+
+        dispersion: over-dispersion factor of the pair, >= 1.
+        """
+        self.rounds += 1
+        for i, name in enumerate(names):
+            record = self.records.setdefault(name, WorkerRecord())
+            record.last_round = self.rounds
+            if found.n[i] < _MIN_OBSERVATIONS:
+                continue
+            for attribute, value in (
+                ("information", found.information[i]),
+                ("slope", found.information[i] * found.slope[i]),
+                ("shift", found.shift_information[i] * found.shift[i]),
+                ("shift_information", found.shift_information[i]),
+                ("won", found.won[i]),
+                ("compared", found.compared[i]),
+                ("scarcer", found.scarcer[i]),
+            ):
+                setattr(record, attribute, getattr(record, attribute) * _MEMORY + float(value))
+        while len(self.records) > MAX_WORKERS:
+            del self.records[min(self.records, key=lambda name: self.records[name].last_round)]
+        judged = [name for name, n in zip(names, found.n, strict=True) if n >= _MIN_OBSERVATIONS]
+        if len(self.records) < 2 or not judged:
+            return ()
+        return self._decide(judged, dispersion)
+
+    def _decide(self, judged: list[str], dispersion: float) -> tuple[str, ...]:
+        peers = [record for record in self.records.values() if record.information > 0]
+        typical = float(np.median([r.slope / r.information for r in peers])) if len(peers) >= 3 else 1.0
+        level = float(np.median([r.shift / r.shift_information for r in peers]))
+        reasons = {name: _fault(self.records[name], max(typical, 0.0), dispersion) for name in judged}
+        # Where half of all differ from the coefficients, the coefficients are what is wrong.
+        if sum(1 for reason in reasons.values() if reason) * 2 > len(peers):
+            return ("most workers disagree with the coefficients: none is quarantined",)
+        notices = []
+        for name, reason in reasons.items():
+            record = self.records[name]
+            if reason:
+                record.reason, record.clean = reason, 0
+                continue
+            if record.reason:
+                record.clean += 1
+                if record.clean >= _RELEASE:
+                    record.reason, record.clean = "", 0
+                continue
+            shift = record.shift / record.shift_information - level
+            error = (dispersion / record.shift_information) ** 0.5
+            if abs(shift) > max(_NOTICE_SHIFT, _ERRORS * error):
+                notices.append(f"worker {name}: intercepts differ by {shift:+.2f} nats: set a workload label")
+        return tuple(notices)
+
+    def weights(self, names: tuple[str, ...], observations: Floats) -> Floats:
+        """Weight of each worker's rows in the merge: 0 in quarantine, below 1 beyond the cap. float64[W]."""
+        weights = np.array([0.0 if self._reason(name) else 1.0 for name in names])
+        counts = observations[(weights > 0) & (observations > 0)]
+        if len(counts) >= 3:
+            weights *= np.minimum(1.0, _CAP * np.median(counts) / np.maximum(observations, 1.0))
+        return weights
+
+    def _reason(self, name: str) -> str:
+        record = self.records.get(name)
+        return record.reason if record else ""
+
+
+def _fault(record: WorkerRecord, typical: float, dispersion: float) -> str:
+    """Why a worker's record is a fault, "" if it is none."""
+    if record.information <= 0:
+        return ""
+    slope = record.slope / record.information
+    margin = _ERRORS * (dispersion / record.information) ** 0.5
+    auc = record.won / record.compared if record.compared else 0.5
+    # Largest variance of a Mann-Whitney statistic with m rows of the rarer label: 1/(4 m).
+    auc_margin = _ERRORS * (dispersion / (4.0 * max(record.scarcer, 1.0))) ** 0.5
+    told = f"slope {slope:.2f} of the others', AUC {auc:.2f}"
+    if slope + margin < 0 or auc + auc_margin < 0.5:
+        return f"labels disagree with the features ({told})"
+    if slope + margin < _LOWEST * typical:
+        return f"features too large ({told})"
+    if slope - margin > _HIGHEST * max(typical, _LOWEST):
+        return f"features too small ({told})"
+    return ""
