@@ -66,7 +66,7 @@ class Settings(BaseSettings):
         description="auto: line, link and segments, whichever predicts better; line; round: vLLM's one damped step",
     )
     half_life_observations: float = Field(
-        8_000.0, gt=0, description="graded draft tokens after which a round's weight has halved"
+        24_000.0, gt=0, description="graded draft tokens after which a round's weight has halved"
     )
     half_life_seconds: float = Field(86_400.0, gt=0, description="time after which a round's weight has halved")
     hold_tolerance: float = Field(

@@ -69,8 +69,8 @@ def _decode(tree: Any, arrays: list[NDArray[Any]], kinds: dict[str, type]) -> An
     for kind in (tuple, list, set):
         if kind.__name__ in tree:
             return kind(_decode(item, arrays, kinds) for item in tree[kind.__name__])
-    made: type[Any] = kinds[tree["kind"]]
-    value = made.__new__(made)
+    made = kinds[tree["kind"]]
+    value: Any = object.__new__(made)
     for name, item in _decode(tree["own"], arrays, kinds).items():
         # Past a frozen dataclass's guard: the instance is still being made.
         object.__setattr__(value, name, item)

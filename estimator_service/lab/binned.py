@@ -45,7 +45,7 @@ class Binned:
         number, accepted, total = self.sums
         mean = np.divide(total, number, out=np.zeros_like(total), where=number > 0)
         mean = np.where(number > 0, (mean - shift) / scale, 0.0)
-        return Cells(number, accepted, mean, np.zeros(1, np.int64), np.zeros(0))
+        return Cells.straight(number, accepted, mean)
 
     def _grow(self, groups: int) -> None:
         kind, present, positions, bins = self.sums.shape
