@@ -41,7 +41,9 @@ def _plain(value: Any) -> Any:
 
 def table(*columns: str, title: str | None = None) -> Table:
     """An empty table. ">name" is a column of numbers, aligned right; "~name" one that may wrap where space is short."""
-    out = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    out = Table(
+        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
     for column in columns:
         justify: Literal["left", "right"] = "right" if column.startswith(">") else "left"
         out.add_column(column.lstrip(">~"), justify=justify, no_wrap=not column.startswith("~"), overflow="fold")

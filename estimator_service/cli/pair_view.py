@@ -19,10 +19,12 @@ _GAP_WORTH_A_LOOK = 0.05
 
 def pair_view(state: inspect_pb2.PairState, workers: Sequence[inspect_pb2.WorkerState], now: float) -> Group:
     """The whole view. `now`: seconds since the epoch, for ages."""
-    parts: list[RenderableType] = [_title(state), _status(state, workers, now), Text(), _positions(state)]
+    parts: list[RenderableType] = [_title(state)]
+    # What needs attention comes first: the rest may scroll.
+    parts += [Text(f"! {notice}", style="yellow") for notice in state.notices]
+    parts += [_status(state, workers, now), _positions(state)]
     if state.coefficients.segments:
         parts.append(_segments(state))
-    parts += [Text(f"! {notice}", style="yellow") for notice in state.notices]
     return Group(*parts)
 
 
@@ -61,7 +63,8 @@ def _status(state: inspect_pb2.PairState, workers: Sequence[inspect_pb2.WorkerSt
     rows: list[tuple[str, str | Text]] = [
         ("version", ", ".join(version)),
         ("slope", _slope(state)),
-        ("refits", _refits(state)),
+        ("refits", _refits(state.refit)),
+        *_held(state.refit),
         ("round", _round(state.calibration)),
         ("workers", _workers(state, workers)),
         (
@@ -86,15 +89,17 @@ def _slope(state: inspect_pb2.PairState) -> str:
     return f"{number(slopes[0], 4)}{error}" if slopes else NONE
 
 
-def _refits(state: inspect_pb2.PairState) -> str | Text:
-    refit = state.refit
+def _refits(refit: inspect_pb2.RefitState) -> str:
     text = f"{count(refit.done)} done, the last in {1e3 * refit.last_seconds:.2f} ms" if refit.done else "none yet"
-    text += f"; {count(refit.pending_blocks)} blocks towards the next"
-    held = counts(dict(refit.held))
-    if held == "none":
-        return text
-    last = f", the latest: {refit.last_held}" if refit.last_held else ""
-    return Text(f"{text}; held back: {held}{last}", style="yellow" if refit.last_held else "")
+    return f"{text}; {count(refit.pending_blocks)} blocks towards the next"
+
+
+def _held(refit: inspect_pb2.RefitState) -> list[tuple[str, Text]]:
+    """Refits that were not published: a row of its own, coloured if the latest one was."""
+    if not any(refit.held.values()):
+        return []
+    last = f"; the latest: {refit.last_held}" if refit.last_held else "; the latest one was published"
+    return [("held back", Text(counts(dict(refit.held)) + last, style="yellow" if refit.last_held else ""))]
 
 
 def _round(calibration: inspect_pb2.Calibration) -> str:
@@ -131,9 +136,8 @@ def _verification(state: inspect_pb2.PairState) -> str:
 
 
 def _positions(state: inspect_pb2.PairState) -> Table:
-    out = table(
-        ">position", ">intercept", ">±", ">evidence", ">observed", ">accepted", ">rate", ">gap", ">log-loss", ">AUC"
-    )
+    # Fits 80 columns; the accepted count is rate × observed, and in the JSON.
+    out = table(">pos", ">intercept", ">±", ">evidence", ">observed", ">accepted", ">gap", ">log-loss", ">AUC")
     errors = state.standard_errors[1:]
     calibration = state.calibration
     for k, intercept in enumerate(state.coefficients.line.intercepts):
@@ -146,7 +150,6 @@ def _positions(state: inspect_pb2.PairState) -> Table:
             number(_at(errors, k), 4),
             count(_at(state.coefficients.evidence, k) or 0),
             count(observed),
-            count(accepted),
             share(accepted, observed),
             Text(number(gap, 4, sign=True), style="yellow" if suspicious else ""),
             number(_at(calibration.log_loss_by_position, k), 4),
