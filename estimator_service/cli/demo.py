@@ -77,8 +77,7 @@ def demo(
         report = _run(service, trace, workers, speed, folder, quiet=as_json)
         kept = keep
         if as_json:
-            kept_at = {"address": service.address, "metrics_address": service.metrics_address, "pid": service.pid}
-            print_json({**report.to_json(), "kept": kept_at if keep else None})
+            print_json({**report.to_json(), "kept": service.to_json() if keep else None})
         else:
             console().print(report.view())
             if keep:

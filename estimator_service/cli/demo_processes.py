@@ -53,6 +53,11 @@ class DemoService:
         """Of the running process."""
         return self._process.pid if self._process else 0
 
+    def to_json(self) -> dict[str, str | int]:
+        """Where it is, for programs that use it after the demo."""
+        addresses = {"address": self.address, "metrics_address": self.metrics_address}
+        return {**addresses, "pid": self.pid, "store": str(self.store)}
+
     def start(self) -> None:
         """Starts it and waits until it answers. Raises CommandFailed with the last line of its log."""
         settings = {

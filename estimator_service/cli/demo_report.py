@@ -147,7 +147,7 @@ class Report:
             [
                 ("pair", f"{description.get('target')} ← {description.get('draft')}, K = {description.get('K')}"),
                 ("slope", f"{slope}  (starts at {number(prior(1).line.slopes[0], 1)})"),
-                ("refits", f"{self.state.refit.done} since the restart, {1e3 * self.state.refit.last_seconds:.2f} ms"),
+                ("refits", f"{count(self.state.refit.done)}, the last in {1e3 * self.state.refit.last_seconds:.2f} ms"),
                 ("versions", f"{len(self.history)} ({by_epoch})"),
                 ("workers", f"{len(self.workers)}, {count(self.state.blocks)} blocks in {self.seconds:.1f} s"),
                 ("restart", f"kill -9 half-way, back after {self.outage_seconds:.1f} s from the same store"),
@@ -179,7 +179,7 @@ class Report:
         names = {
             "starting": "the coefficients every worker starts with",
             "live": "those in force when the block's turn came",
-            "last": "the last ones, looking back",
+            "last": "the last ones, looking back on all of it",
         }
         for name, scores in self.scores().items():
             out.add_row(
