@@ -56,6 +56,17 @@ class InspectClient:
         except grpc.RpcError as error:
             raise self._failed(error) from error
 
+    def tap(self, pair: str, seconds: float | None) -> Iterator[inspect_pb2.TapPairResponse]:
+        """The pair's batches as the service applies them, for `seconds` (None: until it stops). The first has none."""
+        call = self._stub.TapPair(inspect_pb2.TapPairRequest(pair=pair), timeout=seconds)
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            if seconds is None or call.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise self._failed(error) from error
+        finally:
+            call.cancel()
+
     def history(self, pair: str, limit: int) -> inspect_pb2.GetHistoryResponse:
         """Published versions, newest first, at most `limit`."""
         request = inspect_pb2.GetHistoryRequest(pair=pair, limit=limit)

@@ -1,9 +1,10 @@
-"""`acceptd replay`, `features` and `roles`: offline work on recorded traces."""
+"""`acceptd record`, `replay`, `features` and `roles`: traces of live traffic, and work on them."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from acceptd.errors import ConfigError
-from estimator_service.cli.options import Json
+from estimator_service.cli.client import InspectClient
+from estimator_service.cli.jsonable import pair_key
+from estimator_service.cli.options import DEFAULT_ADDRESS, Address, Json, Pair
 from estimator_service.cli.output import console, count, number, print_json, table
 
 if TYPE_CHECKING:
@@ -27,9 +30,63 @@ TracePath = Annotated[Path, typer.Argument(metavar="TRACE", help="Parquet file o
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
+    app.command("record")(record)
     app.command("replay")(replay)
     app.command("features")(features)
     app.command("roles")(roles)
+
+
+def record(  # noqa: PLR0917  (a command's options)
+    pair: Pair,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Parquet file to write.")],
+    blocks: Annotated[int | None, typer.Option(min=1, help="Stop after about this many blocks.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="Stop after this long.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    address: Address = DEFAULT_ADDRESS,
+    as_json: Json = False,
+) -> None:
+    """Record a pair's live traffic as a trace, until Ctrl-C or a limit.
+
+    Copies what workers send anyway: x of the observed positions, labels, segments, workload labels, and entropy and
+    margin where the hook computes them. Workers are never slowed; what this command does not take in time is counted.
+
+    Examples:
+      acceptd record llama -o monday.parquet --seconds 3600
+      acceptd record llama -o sample.parquet --blocks 100000 && acceptd replay sample.parquet
+    """
+    with _lab():
+        from estimator_service.lab.record import Recorder  # noqa: PLC0415
+    if output.exists() and not force:
+        raise ConfigError(f"{output} exists; accepted: another name, or --force")
+    if not output.parent.is_dir():
+        raise ConfigError(f"{output.parent} is no directory; accepted: a file in one that exists")
+    dropped = 0
+    with InspectClient(address) as client, _interruptible():
+        messages = client.tap(pair, seconds)
+        found = next(messages).pair
+        metadata = {"pair": found.id, "key": pair_key(found.key)}
+        with (
+            Recorder(output, found.key.num_speculative_tokens, metadata) as recorder,
+            _progress(f"recording {found.id}", blocks) as advance,
+            suppress(KeyboardInterrupt),
+        ):
+            for message in messages:
+                recorder.add(message.batch, message.workload)
+                dropped = message.dropped_rows
+                advance(len(message.batch.accepted))
+                if blocks is not None and recorder.blocks >= blocks:
+                    break
+    if not recorder.blocks:
+        raise ConfigError(f"no worker of {found.id} sent a batch meanwhile; nothing was written")
+    if as_json:
+        values = {"file": str(output), "pair": found.id, "blocks": recorder.blocks}
+        print_json({**values, "dropped_blocks": dropped, "skipped_blocks": recorder.skipped})
+        return
+    console().print(f"wrote {count(recorder.blocks)} blocks of {found.id} to {output}")
+    if dropped:
+        console().print(f"{count(dropped)} blocks were left out: they came faster than this command took them")
+    if recorder.skipped:
+        console().print(f"{count(recorder.skipped)} blocks were left out: they lack entropy or margin")
 
 
 def replay(
@@ -214,7 +271,21 @@ def _lab() -> Iterator[None]:
 
 
 @contextmanager
-def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends the recording as Ctrl-C does, with a complete file."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def _progress(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar on stderr if that is a terminal; nothing otherwise."""
     screen = Console(stderr=True)
     columns: tuple[Any, ...] = (

@@ -23,7 +23,8 @@ class Blocks:
     accepted, admitted: uint8[B], 0 <= accepted <= admitted <= K. positions: by column name (`columns.POSITIONS`),
     float32[B, K]; NaN where nothing was recorded, which happens beyond the first rejection alone.
     workload: int32[B], index into `workloads`. temperature: float32[B], NaN where unknown.
-    segment: uint8[B], `UNKNOWN_SEGMENT` where unknown. step, request: int64[B] or None.
+    segment: uint8[B], `UNKNOWN_SEGMENT` where unknown. explored: uint8[B], depth that is an unbiased sample, and its
+    propensity float32[B] in [0, 1]. step, request: int64[B] or None.
     """
 
     accepted: NDArray[np.uint8]
@@ -32,6 +33,8 @@ class Blocks:
     workload: NDArray[np.int32]
     temperature: NDArray[np.float32]
     segment: NDArray[np.uint8]
+    explored: NDArray[np.uint8]
+    propensity: NDArray[np.float32]
     workloads: Sequence[str] = field(default=("",))
     step: NDArray[np.int64] | None = None
     request: NDArray[np.int64] | None = None
@@ -60,8 +63,8 @@ class Blocks:
         """bool[B, K]: whether the token passed. Means something where `observed` alone."""
         return np.asarray(np.arange(self.num_positions) < self.accepted[:, None])
 
-    def __getitem__(self, rows: slice) -> Blocks:
-        """The blocks of a slice, as views."""
+    def __getitem__(self, rows: slice | NDArray[np.integer] | NDArray[np.bool_]) -> Blocks:
+        """The blocks of a slice, as views, or those at indices or where true, in that order, as copies."""
         return Blocks(
             self.accepted[rows],
             self.admitted[rows],
@@ -69,20 +72,17 @@ class Blocks:
             self.workload[rows],
             self.temperature[rows],
             self.segment[rows],
+            self.explored[rows],
+            self.propensity[rows],
             self.workloads,
             None if self.step is None else self.step[rows],
             None if self.request is None else self.request[rows],
         )
 
     def observations(self) -> Observations:
-        """The same rows as a worker that trims nothing sends them: what production code learns from."""
+        """The same rows as a worker sends them: what production code learns from."""
         return Observations(
-            self.accepted,
-            self.admitted,
-            self.x[self.observed],
-            self.segment,
-            explored=self.admitted,
-            propensities=np.ones(len(self), np.float32),
+            self.accepted, self.admitted, self.x[self.observed], self.segment, self.explored, self.propensity
         )
 
 
@@ -98,6 +98,8 @@ def concatenate(parts: Sequence[Blocks]) -> Blocks:
         np.concatenate([p.workload for p in parts]),
         np.concatenate([p.temperature for p in parts]),
         np.concatenate([p.segment for p in parts]),
+        np.concatenate([p.explored for p in parts]),
+        np.concatenate([p.propensity for p in parts]),
         parts[-1].workloads,
         None if first.step is None else np.concatenate([p.step for p in parts if p.step is not None]),
         None if first.request is None else np.concatenate([p.request for p in parts if p.request is not None]),

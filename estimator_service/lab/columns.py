@@ -37,7 +37,8 @@ COUNTS: Final = (
     Column("admitted", required=True, low=1),
     Column("step"),
     Column("request"),
-    Column("segment", high=254),
+    Column("segment", high=255),
+    Column("explored"),
 )
 
 #: One float32 a position, K a block.
@@ -51,7 +52,7 @@ POSITIONS: Final = (
 )
 
 #: One float32 a block.
-TEMPERATURE: Final = Column("temperature")
+NUMBERS: Final = (Column("temperature"), Column("propensity", high=1.0))
 
 #: One string a block.
 WORKLOAD: Final = Column("workload")

@@ -56,7 +56,7 @@ class Trace:
         self.metadata = self._metadata(schema.metadata or {})
         self.num_positions = self._num_positions()
         self.num_blocks: int = self._file.metadata.num_rows
-        known = [*columns.COUNTS, *columns.POSITIONS, columns.TEMPERATURE, columns.WORKLOAD]
+        known = [*columns.COUNTS, *columns.NUMBERS, *columns.POSITIONS, columns.WORKLOAD]
         for column in known:
             if column.required and column.name not in schema.names:
                 raise TraceError(f"{path}: column {column.name} is missing; accepted: {columns.FORMAT}")
@@ -76,7 +76,7 @@ class Trace:
         """
         wanted = {"logit_qmax", *positions}
         taken = [c for c in columns.POSITIONS if c.name in self.names and c.name in wanted]
-        names = [c.name for c in (*columns.COUNTS, columns.TEMPERATURE, columns.WORKLOAD, *taken)]
+        names = [c.name for c in (*columns.COUNTS, *columns.NUMBERS, columns.WORKLOAD, *taken)]
         first_row = 0
         try:
             batches = self._file.iter_batches(rows, columns=[name for name in names if name in self.names])
@@ -126,7 +126,7 @@ class Trace:
         expected = [
             *((c, pa.types.is_integer, "whole numbers") for c in columns.COUNTS),
             *((c, _is_floats, "float32 lists of K values") for c in columns.POSITIONS),
-            (columns.TEMPERATURE, pa.types.is_floating, "float32"),
+            *((c, pa.types.is_floating, "float32") for c in columns.NUMBERS),
             (columns.WORKLOAD, _is_text, "strings"),
         ]
         for column, holds, accepted in expected:
@@ -148,7 +148,11 @@ class Trace:
         self._reject(admitted > k, "admitted", admitted, first_row, f"1 to K = {k}")
         self._reject(accepted > admitted, "accepted", accepted, first_row, "at most the row's admitted")
         observed = np.arange(k) < np.minimum(accepted + 1, admitted)[:, None]
-        temperature = self._temperature(batch, first_row)
+        numbers = {c.name: self._numbers(batch, c, first_row) for c in columns.NUMBERS if c.name in self.names}
+        temperature = numbers.get("temperature", np.full(count, np.nan, np.float32))
+        # Without the column: a block verified whole is an unbiased sample, a trimmed one is not known to be.
+        explored = counts.get("explored", np.where(admitted == k, k, 0))
+        self._reject(explored > admitted, "explored", explored, first_row, "at most the row's admitted")
         segment = counts["segment"].astype(np.uint8) if "segment" in counts else _segments(temperature)
         return Blocks(
             accepted.astype(np.uint8),
@@ -157,6 +161,8 @@ class Trace:
             self._workload(batch, first_row) if "workload" in self.names else np.zeros(count, np.int32),
             temperature,
             segment,
+            explored.astype(np.uint8),
+            numbers.get("propensity", (explored > 0).astype(np.float32)),
             self.workloads or [""],
             counts.get("step"),
             counts.get("request"),
@@ -170,14 +176,12 @@ class Trace:
         self._reject(bad, column.name, values, first_row, column.accepted)
         return values
 
-    def _temperature(self, batch: pa.RecordBatch, first_row: int) -> NDArray[np.float32]:
-        if "temperature" not in self.names:
-            return np.full(len(batch), np.nan, np.float32)
-        array = batch.column("temperature")
-        self._reject_null(array, "temperature", first_row)
+    def _numbers(self, batch: pa.RecordBatch, column: Column, first_row: int) -> NDArray[np.float32]:
+        array = batch.column(column.name)
+        self._reject_null(array, column.name, first_row)
         values: NDArray[np.float32] = array.cast(pa.float32()).to_numpy(zero_copy_only=False)
-        bad = ~(np.isfinite(values) & (values >= 0))
-        self._reject(bad, "temperature", values, first_row, columns.TEMPERATURE.accepted)
+        bad = ~(np.isfinite(values) & (values >= column.low) & (values <= column.high))
+        self._reject(bad, column.name, values, first_row, column.accepted)
         return values
 
     def _workload(self, batch: pa.RecordBatch, first_row: int) -> NDArray[np.int32]:

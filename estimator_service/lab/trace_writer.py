@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 class TraceWriter:
     """Writes blocks to `path` as they come; the file appears under its name when it is complete.
 
-    num_positions: K. positions: names of the columns in `columns.POSITIONS` to write. counts: optional ones of
-    `columns.COUNTS` to write. metadata: more keys for the description (`format` and `K` are set here).
+    num_positions: K. positions, counts, numbers: names of the columns to write of those in `columns.POSITIONS`,
+    `COUNTS` and `NUMBERS`, beside accepted, admitted and workload. metadata: more keys for the description (`format`
+    and `K` are set here).
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class TraceWriter:
         *,
         positions: tuple[str, ...] = ("logit_qmax",),
         counts: tuple[str, ...] = (),
-        with_temperature: bool = True,
+        numbers: tuple[str, ...] = ("temperature",),
         metadata: dict[str, Any] | None = None,
     ) -> None:
         self._path = path
@@ -45,8 +46,7 @@ class TraceWriter:
         description = {**(metadata or {}), "format": columns.FORMAT, "K": num_positions}
         fields = [pa.field(name, _COUNT_TYPES[name]) for name in counts]
         fields.append(pa.field("workload", pa.dictionary(pa.int32(), pa.string())))
-        if with_temperature:
-            fields.append(pa.field("temperature", pa.float32()))
+        fields += [pa.field(name, pa.float32()) for name in numbers]
         fields += [pa.field("admitted", pa.uint8()), pa.field("accepted", pa.uint8())]
         fields += [pa.field(name, pa.list_(pa.float32(), num_positions)) for name in positions]
         self._schema = pa.schema(fields, metadata={columns.METADATA_KEY: json.dumps(description).encode()})
@@ -60,7 +60,9 @@ class TraceWriter:
             "temperature": pa.array(blocks.temperature),
             "admitted": pa.array(blocks.admitted),
             "accepted": pa.array(blocks.accepted),
+            "propensity": pa.array(blocks.propensity),
             "segment": pa.array(blocks.segment),
+            "explored": pa.array(blocks.explored),
             "step": None if blocks.step is None else pa.array(blocks.step, pa.int32()),
             "request": None if blocks.request is None else pa.array(blocks.request, pa.int32()),
         }
@@ -94,4 +96,4 @@ class TraceWriter:
         return pa.FixedSizeListArray.from_arrays(flat, self._k)
 
 
-_COUNT_TYPES = {"step": pa.int32(), "request": pa.int32(), "segment": pa.uint8()}
+_COUNT_TYPES = {"step": pa.int32(), "request": pa.int32(), "segment": pa.uint8(), "explored": pa.uint8()}

@@ -67,6 +67,8 @@ def test_labels_stop_at_the_first_rejection(tmp_path):
     assert blocks.observed.tolist() == [[True, False, False], [True, True, False], [True] * 3, [True, False, False]]
     assert blocks.label[blocks.observed].tolist() == [False, True, False, True, True, True, True]
     rows = blocks.observations()
+    assert rows.explored.tolist() == [3, 3, 3, 0]
+    assert rows.propensities.tolist() == [1, 1, 1, 0]
     assert rows.features.tolist() == blocks.x[blocks.observed].tolist()
     assert rows.observed.tolist() == [1, 2, 3, 1]
 
@@ -166,6 +168,14 @@ BROKEN = {
         {"workload": pa.array(["a"] * 9 + [None])},
         "column workload, row 9 is null; accepted: a value in every row",
     ),
+    "explored beyond admitted": (
+        {"explored": pa.array([0] * 5 + [4] + [0] * 4)},
+        "column explored, row 5 is 4; accepted: at most the row's admitted",
+    ),
+    "propensity above 1": (
+        {"propensity": pa.array([1.5] * 10, pa.float32())},
+        "column propensity, row 0 is 1.5; accepted: 0 to 1",
+    ),
     "other K": ({"metadata": {"K": 5}}, "column logit_qmax has 3 values a row; accepted: K = 5, as the metadata says"),
     "K is text": ({"metadata": {"K": "7"}}, "K in the metadata is '7'; accepted: 1 to 64"),
     "other format": ({"metadata": {"format": "acceptd-trace/9"}}, "format is 'acceptd-trace/9'; accepted: metadata"),
@@ -229,7 +239,9 @@ def blocks_of(rows=6):
         {"logit_qmax": np.where(observed, x, np.float32(np.nan))},
         np.array([0, 1] * (rows // 2), np.int32),
         np.full(rows, np.nan, np.float32),
-        np.array([3, 4] * (rows // 2), np.uint8),
+        np.array([3, 255] * (rows // 2), np.uint8),
+        np.full(rows, 2, np.uint8),
+        np.full(rows, 0.25, np.float32),
         ["code", "chat"],
         np.arange(rows),
     )
@@ -238,7 +250,9 @@ def blocks_of(rows=6):
 def test_the_writer_leaves_out_what_was_not_recorded(tmp_path):
     path = tmp_path / "w.parquet"
     written = blocks_of()
-    with TraceWriter(path, K, counts=("step", "segment"), with_temperature=False, metadata={"pair": "p"}) as writer:
+    with TraceWriter(
+        path, K, counts=("step", "segment", "explored"), numbers=("propensity",), metadata={"pair": "p"}
+    ) as writer:
         writer.write(written)
         writer.write(written)
     assert writer.blocks == 12
@@ -246,7 +260,10 @@ def test_the_writer_leaves_out_what_was_not_recorded(tmp_path):
     assert (trace.pair, trace.num_blocks) == ("p", 12)
     (back,) = trace.rounds(100)
     np.testing.assert_array_equal(back.x, np.concatenate([written.x, written.x]))
-    assert back.segment.tolist() == [3, 4] * 6
+    assert back.segment.tolist() == [3, 255] * 6
+    assert back.explored.tolist() == [2] * 12
+    assert back.propensity.tolist() == [0.25] * 12
+    assert np.isnan(back.temperature).all()
     assert back.step.tolist() == [0, 1, 2, 3, 4, 5] * 2
 
 
@@ -254,7 +271,7 @@ def test_a_failed_recording_leaves_no_file(tmp_path):
     path = tmp_path / "w.parquet"
 
     def interrupted():
-        with TraceWriter(path, K, with_temperature=False) as writer:
+        with TraceWriter(path, K, numbers=()) as writer:
             writer.write(blocks_of())
             raise KeyboardInterrupt
 

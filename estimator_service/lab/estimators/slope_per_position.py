@@ -29,7 +29,7 @@ class SlopePerPosition:
     def learn(self, blocks: Blocks) -> None:
         """Each position from the blocks that reached it."""
         for k, pair in enumerate(self._pairs):
-            reached = _rows(_only(blocks, k), blocks.observed[:, k])
+            reached = _only(blocks, k)[blocks.observed[:, k]]
             if len(reached):
                 pair.learn(reached)
 
@@ -44,19 +44,7 @@ def _only(blocks: Blocks, position: int) -> Blocks:
         blocks,
         accepted=(blocks.accepted > position).astype(np.uint8),
         admitted=np.ones(len(blocks), np.uint8),
+        explored=(blocks.explored > position).astype(np.uint8),
+        propensity=np.where(blocks.explored > position, blocks.propensity, np.float32(0)),
         positions={"logit_qmax": blocks.x[:, position : position + 1]},
-    )
-
-
-def _rows(blocks: Blocks, chosen: NDArray[np.bool_]) -> Blocks:
-    return replace(
-        blocks,
-        accepted=blocks.accepted[chosen],
-        admitted=blocks.admitted[chosen],
-        positions={name: values[chosen] for name, values in blocks.positions.items()},
-        workload=blocks.workload[chosen],
-        temperature=blocks.temperature[chosen],
-        segment=blocks.segment[chosen],
-        step=None,
-        request=None,
     )
