@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,8 +23,9 @@ class Blocks:
     accepted, admitted: uint8[B], 0 <= accepted <= admitted <= K. positions: by column name (`columns.POSITIONS`),
     float32[B, K]; NaN where nothing was recorded, which happens beyond the first rejection alone.
     workload: int32[B], index into `workloads`. temperature: float32[B], NaN where unknown.
-    segment: uint8[B], `UNKNOWN_SEGMENT` where unknown. explored: uint8[B], depth that is an unbiased sample, and its
-    propensity float32[B] in [0, 1]. step, request: int64[B] or None.
+    segment: uint8[B], `UNKNOWN_SEGMENT` where unknown. step, request: int64[B] or None. explored:
+    uint8[B], depth that is an unbiased sample, and its propensity float32[B] in [0, 1]; None: blocks that were verified
+    whole are one, and no others.
     """
 
     accepted: NDArray[np.uint8]
@@ -33,11 +34,11 @@ class Blocks:
     workload: NDArray[np.int32]
     temperature: NDArray[np.float32]
     segment: NDArray[np.uint8]
-    explored: NDArray[np.uint8]
-    propensity: NDArray[np.float32]
     workloads: Sequence[str] = field(default=("",))
     step: NDArray[np.int64] | None = None
     request: NDArray[np.int64] | None = None
+    explored: NDArray[np.uint8] | None = None
+    propensity: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.accepted)
@@ -72,18 +73,21 @@ class Blocks:
             self.workload[rows],
             self.temperature[rows],
             self.segment[rows],
-            self.explored[rows],
-            self.propensity[rows],
             self.workloads,
             None if self.step is None else self.step[rows],
             None if self.request is None else self.request[rows],
+            None if self.explored is None else self.explored[rows],
+            None if self.propensity is None else self.propensity[rows],
         )
 
     def observations(self) -> Observations:
         """The same rows as a worker sends them: what production code learns from."""
-        return Observations(
-            self.accepted, self.admitted, self.x[self.observed], self.segment, self.explored, self.propensity
-        )
+        explored, propensity = self.explored, self.propensity
+        if explored is None:
+            explored = np.where(self.admitted == self.num_positions, self.admitted, 0).astype(np.uint8)
+        if propensity is None:
+            propensity = (explored > 0).astype(np.float32)
+        return Observations(self.accepted, self.admitted, self.x[self.observed], self.segment, explored, propensity)
 
 
 def concatenate(parts: Sequence[Blocks]) -> Blocks:
@@ -98,12 +102,13 @@ def concatenate(parts: Sequence[Blocks]) -> Blocks:
         np.concatenate([p.workload for p in parts]),
         np.concatenate([p.temperature for p in parts]),
         np.concatenate([p.segment for p in parts]),
-        np.concatenate([p.explored for p in parts]),
-        np.concatenate([p.propensity for p in parts]),
         parts[-1].workloads,
-        None if first.step is None else np.concatenate([p.step for p in parts if p.step is not None]),
-        None if first.request is None else np.concatenate([p.request for p in parts if p.request is not None]),
+        *(_joined([getattr(p, name) for p in parts]) for name in ("step", "request", "explored", "propensity")),
     )
+
+
+def _joined(values: list[Any]) -> Any:
+    return None if values[0] is None else np.concatenate(values)
 
 
 __all__ = ["UNKNOWN_SEGMENT", "Blocks", "concatenate"]

@@ -96,10 +96,11 @@ class Recorder:
             np.full(count, code, np.int32),
             np.full(count, np.nan, np.float32),
             rows.segments,
-            rows.explored,
-            rows.propensities,
             self._workloads,
             np.full(count, self._arrivals, np.int64),
+            None,
+            rows.explored,
+            rows.propensities,
         )
 
     def _scattered(self, values: NDArray[np.float32] | None, rows: Observations) -> NDArray[np.float32]:

@@ -150,9 +150,9 @@ class Trace:
         observed = np.arange(k) < np.minimum(accepted + 1, admitted)[:, None]
         numbers = {c.name: self._numbers(batch, c, first_row) for c in columns.NUMBERS if c.name in self.names}
         temperature = numbers.get("temperature", np.full(count, np.nan, np.float32))
-        # Without the column: a block verified whole is an unbiased sample, a trimmed one is not known to be.
-        explored = counts.get("explored", np.where(admitted == k, k, 0))
-        self._reject(explored > admitted, "explored", explored, first_row, "at most the row's admitted")
+        explored = counts.get("explored")
+        if explored is not None:
+            self._reject(explored > admitted, "explored", explored, first_row, "at most the row's admitted")
         segment = counts["segment"].astype(np.uint8) if "segment" in counts else _segments(temperature)
         return Blocks(
             accepted.astype(np.uint8),
@@ -161,11 +161,11 @@ class Trace:
             self._workload(batch, first_row) if "workload" in self.names else np.zeros(count, np.int32),
             temperature,
             segment,
-            explored.astype(np.uint8),
-            numbers.get("propensity", (explored > 0).astype(np.float32)),
             self.workloads or [""],
             counts.get("step"),
             counts.get("request"),
+            None if explored is None else explored.astype(np.uint8),
+            numbers.get("propensity"),
         )
 
     def _counts(self, batch: pa.RecordBatch, column: Column, first_row: int) -> NDArray[np.int64]:

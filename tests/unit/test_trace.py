@@ -240,10 +240,10 @@ def blocks_of(rows=6):
         np.array([0, 1] * (rows // 2), np.int32),
         np.full(rows, np.nan, np.float32),
         np.array([3, 255] * (rows // 2), np.uint8),
-        np.full(rows, 2, np.uint8),
-        np.full(rows, 0.25, np.float32),
         ["code", "chat"],
         np.arange(rows),
+        explored=np.full(rows, 2, np.uint8),
+        propensity=np.full(rows, 0.25, np.float32),
     )
 
 

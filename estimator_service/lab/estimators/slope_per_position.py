@@ -40,11 +40,12 @@ class SlopePerPosition:
 
 def _only(blocks: Blocks, position: int) -> Blocks:
     """Position k of each block, as a block of one."""
+    rows = blocks.observations()
     return replace(
         blocks,
         accepted=(blocks.accepted > position).astype(np.uint8),
         admitted=np.ones(len(blocks), np.uint8),
-        explored=(blocks.explored > position).astype(np.uint8),
-        propensity=np.where(blocks.explored > position, blocks.propensity, np.float32(0)),
+        explored=(rows.explored > position).astype(np.uint8),
+        propensity=np.where(rows.explored > position, rows.propensities, np.float32(0)),
         positions={"logit_qmax": blocks.x[:, position : position + 1]},
     )
