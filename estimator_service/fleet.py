@@ -75,7 +75,7 @@ class Fleet:
             await self._rise_above(hello, pair)
         if older := self.sessions.get(identity):
             older.end(Ending("ABORTED", "fenced: a newer stream of this worker and incarnation said Hello"))
-            self.metrics.fenced(pair.id)
+            self.metrics.stream_ended("fenced")
             self.disconnect(older)
         session = Session(self, pair, self.roster.get(*identity, pair.id), hello, peer)
         self.sessions[identity] = session
@@ -176,7 +176,7 @@ class Fleet:
 
     def _close_round(self, pair: Pair) -> None:
         decision = pair.close_round()
-        self.metrics.refit(pair.id, pair.last_refit_seconds, decision.held)
+        self.metrics.refit(pair.id, pair.last_refit_seconds)
         self.ledger.round(pair, decision)
         if decision.publication is not None:
             self.board.publish(pair.id, decision.publication)

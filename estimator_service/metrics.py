@@ -7,11 +7,23 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 if TYPE_CHECKING:
-    from acceptd.v1 import estimator_pb2
-    from estimator_service.worker import WorkerKey
+    from acceptd.v1 import types_pb2
 
 _REFIT_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
 _UPDATE_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+
+#: Fields of WorkerTotals.
+_TOTALS = {
+    "steps": "Decode steps.",
+    "scheduled": "Draft tokens scheduled.",
+    "verified": "Draft tokens verified.",
+    "accepted": "Draft tokens accepted.",
+    "explored": "Draft tokens verified by exploration alone.",
+    "clamped_steps": "Steps whose verification was cut to what one sampler chunk takes.",
+    "zero_budget_steps": "Steps whose budget was 0.",
+    "verification_saved_seconds": "Verification time that the cost table says trimming saved.",
+    "lost_accepted": "Estimated accepted tokens lost to trimming.",
+}
 
 
 class Metrics:
@@ -35,9 +47,19 @@ class Metrics:
         self._streams = Counter(
             "acceptd_streams_ended", "Streams that the service ended, by reason.", ["reason"], registry=registry
         )
+        self._gaps = Counter(
+            "acceptd_sequence_gaps",
+            "Batches that workers had answered and the service does not know: lost with an earlier process.",
+            ["pair"],
+            registry=registry,
+        )
+        self._totals = {
+            name: Counter(f"acceptd_worker_{name}", f"{text} Sum over workers.", ["pair"], registry=registry)
+            for name, text in _TOTALS.items()
+        }
 
-    def refit(self, pair: str, seconds: float, held: str) -> None:
-        """A round was closed in `seconds`; `held` says why nothing was published, "" if something was."""
+    def refit(self, pair: str, seconds: float) -> None:
+        """A round was closed in `seconds`."""
         self._refit_seconds.labels(pair).observe(seconds)
 
     def ack(self, pair: str, seconds: float) -> None:
@@ -53,12 +75,15 @@ class Metrics:
         """A worker answered a push that this stream does not know."""
         self._updates.labels(pair, "unknown").inc()
 
-    def report(self, pair: str, worker: WorkerKey, report: estimator_pb2.WorkerReport) -> None:
-        """A worker's running totals."""
+    def report(self, pair: str, before: types_pb2.WorkerTotals, now: types_pb2.WorkerTotals) -> None:
+        """A worker's running totals went from `before` to `now`. What goes down is not counted."""
+        for name, counter in self._totals.items():
+            if (grown := getattr(now, name) - getattr(before, name)) > 0:
+                counter.labels(pair).inc(grown)
 
-    def fenced(self, pair: str) -> None:
-        """A stream was replaced by a newer one of its incarnation."""
-        self._streams.labels("fenced").inc()
+    def gap(self, pair: str, batches: int) -> None:
+        """A worker came back with a sequence that is `batches` further than the service has seen."""
+        self._gaps.labels(pair).inc(batches)
 
     def stream_ended(self, reason: str) -> None:
         """The service ended a stream; `reason` is the gRPC status name."""

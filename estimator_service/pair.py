@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from acceptd.types import Coefficients, PairKey, Version, prior
-from acceptd.v1.types_pb2 import Mode
+from acceptd.v1.types_pb2 import ExclusionReason, Mode
 from estimator_service.counters import Counters
 from estimator_service.fit.model import PairModel
 from estimator_service.fit.publish import should_publish
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: Publications kept in memory, to score rows with the version they were predicted with; rows of an older one are scored
 #: with the one in force. Some 10 kB each with every workload label in use.
 MAX_RECENT = 256
+
+_EXCLUSION_REASONS = frozenset(ExclusionReason.values())
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,9 @@ class Pair:
         self._model.observe(rows, workload=workload, worker=worker, used=self._used(version, workload))
         self.counters.add(rows)
         for item in exclusions:
-            self.counters.exclusions[item.reason] += item.blocks
+            # One that only a newer hook knows is counted as unspecified, so that reasons stay a bounded set.
+            reason = item.reason if item.reason in _EXCLUSION_REASONS else 0
+            self.counters.exclusions[reason] += item.blocks
         if self._first_pending is None:
             self._first_pending = self._clock.monotonic()
 

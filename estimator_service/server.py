@@ -20,15 +20,17 @@ from typing import TYPE_CHECKING, Self
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from acceptd.errors import ConfigError
 from acceptd.limits import MAX_MESSAGE_BYTES
 from acceptd.v1 import estimator_pb2, inspect_pb2, inspect_pb2_grpc
 from estimator_service.clock import Clock, SystemClock
+from estimator_service.exposition import Exposition
 from estimator_service.fleet import Fleet
 from estimator_service.inspect_rpc import InspectServicer
 from estimator_service.metrics import Metrics
+from estimator_service.metrics_http import MetricsHttp
 from estimator_service.persistence import Persistence
 from estimator_service.rpc import EstimatorServicer
 
@@ -58,6 +60,8 @@ class Server:
         self.metrics_address = ""
         self._persistence = Persistence(settings, clock)
         self.fleet = Fleet(settings, clock, self._persistence.ledger, Metrics(registry))
+        self._http = MetricsHttp(self.fleet, registry)
+        registry.register(Exposition(self.fleet, asyncio.get_running_loop()))
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(
             options=[
@@ -74,11 +78,15 @@ class Server:
         cls, settings: Settings, *, clock: Clock | None = None, registry: CollectorRegistry | None = None
     ) -> Self:
         """Restores, binds and serves. Raises ConfigError if the store or an address cannot be had."""
-        self = cls(settings, clock or SystemClock(), registry or CollectorRegistry())
+        if registry is None:
+            registry = CollectorRegistry()
+            ProcessCollector(registry=registry)
+        self = cls(settings, clock or SystemClock(), registry)
         self._persistence.attach(self.fleet)
         try:
             await self._bind()
         except BaseException:
+            await self._http.stop()
             await self._persistence.close()
             raise
         self._ticker = asyncio.create_task(self._tick())
@@ -100,6 +108,9 @@ class Server:
                 f"listen = {self.settings.listen!r}: cannot be bound ({error}); accepted: a free address"
             ) from None
         self.address = str(wanted._replace(port=port))
+        if (http := self.settings.metrics_address) is not None:
+            await self._http.start(http)
+            self.metrics_address = self._http.address
         await server.start()
         for service in ("", *_SERVED):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
@@ -117,6 +128,7 @@ class Server:
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
+        await self._http.stop()
         await self._persistence.close()
 
     async def __aenter__(self) -> Self:

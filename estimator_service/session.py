@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _MAX_NONCES = 16
 #: Largest sequence: what SQLite's signed integers hold.
 _MAX_SEQUENCE = 2**63 - 1
+#: Entries of a list of exclusions: one a reason, and room for a hook that is newer than this service.
+_MAX_EXCLUSIONS = 64
 #: Bytes of a worker's own words that are kept (why it refused an update).
 _MAX_REASON = 256
 
@@ -85,8 +88,7 @@ class Session:
         elif kind == "update_status":
             self._update_status(request.update_status)
         elif kind == "report":
-            self.worker.report.CopyFrom(request.report)
-            self._fleet.metrics.report(self.pair.id, self.worker.key, request.report)
+            self._report(request.report)
         elif kind == "hello":
             raise IncompatiblePeer("second Hello on a stream; accepted: one, as the first message")
         else:
@@ -117,7 +119,8 @@ class Session:
             return untimely
         worker, sequence, rows = self.worker, batch.sequence, len(batch.accepted)
         self._first = False
-        worker.gaps += sequence - worker.last_sequence - 1
+        if sequence > worker.last_sequence + 1:
+            self._fleet.metrics.gap(self.pair.id, sequence - worker.last_sequence - 1)
         try:
             self._check(batch, rows)
             observations = decode_batch(batch, self.pair.num_positions)
@@ -161,6 +164,12 @@ class Session:
         """Limits that are this service's, beside those of the protocol."""
         if rows > (limit := self._fleet.settings.max_rows):
             raise TooLarge(f"accepted has {rows} rows; accepted: 1 to {limit}", field="accepted", index=limit)
+        if len(batch.exclusions) > _MAX_EXCLUSIONS:
+            raise TooLarge(
+                f"exclusions has {len(batch.exclusions)} entries; accepted: at most {_MAX_EXCLUSIONS}",
+                field="exclusions",
+                index=_MAX_EXCLUSIONS,
+            )
         for i, item in enumerate(batch.exclusions):
             if item.blocks > _MAX_SEQUENCE:
                 raise MalformedBatch(
@@ -223,6 +232,14 @@ class Session:
             coefficients=encode_coefficients(coefficients), nonce=self._nonce, mode=self.pair.mode
         )
 
+    def _report(self, report: estimator_pb2.WorkerReport) -> None:
+        _check_report(report)
+        # Of a worker that was counted by an earlier process, only what comes from now on.
+        if self.worker.reported or not self.worker.restored:
+            self._fleet.metrics.report(self.pair.id, self.worker.report.totals, report.totals)
+        self.worker.reported = True
+        self.worker.report.CopyFrom(report)
+
     def _update_status(self, status: estimator_pb2.UpdateStatus) -> None:
         version, pushed_at = self._pushed.pop(status.nonce, (None, 0.0))
         if version is None:
@@ -244,3 +261,16 @@ def _reason(error: AcceptdError) -> RejectReason:
     if isinstance(error, TooLarge):
         return RejectReason.REJECT_REASON_TOO_LARGE
     return RejectReason.REJECT_REASON_MALFORMED
+
+
+def _check_report(report: estimator_pb2.WorkerReport) -> None:
+    """Raises WireError for totals that no worker can have."""
+    totals = report.totals
+    for name in ("verification_saved_seconds", "lost_accepted"):
+        if not 0 <= getattr(totals, name) < math.inf:
+            raise WireError(f"{name} is {getattr(totals, name)}; accepted: finite, at least 0", field=f"totals.{name}")
+    if len(totals.exclusions) > _MAX_EXCLUSIONS:
+        raise TooLarge(
+            f"totals.exclusions has {len(totals.exclusions)} entries; accepted: at most {_MAX_EXCLUSIONS}",
+            field="totals.exclusions",
+        )

@@ -25,11 +25,8 @@ def reject_name(reason: int) -> str:
 
 
 def exclusion_name(reason: int) -> str:
-    """Short name of an ExclusionReason, "unknown" for one that this version does not have."""
-    try:
-        return types_pb2.ExclusionReason.Name(reason).removeprefix("EXCLUSION_REASON_").lower()
-    except ValueError:
-        return "unknown"
+    """Short name of an ExclusionReason: "penalties"."""
+    return types_pb2.ExclusionReason.Name(reason).removeprefix("EXCLUSION_REASON_").lower()  # type: ignore[arg-type]
 
 
 def pair_summary(fleet: Fleet, pair: Pair) -> inspect_pb2.PairSummary:

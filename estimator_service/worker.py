@@ -24,14 +24,18 @@ WorkerKey = tuple[str, int]
 
 @dataclass
 class Worker:
-    """One incarnation. `last_sequence` is its high-water mark: batches up to it are done with, applied or refused."""
+    """One incarnation. `last_sequence` is its high-water mark: batches up to it are done with, applied or refused.
+
+    restored: known from an earlier process of the service. reported: `report` came from the worker.
+    """
 
     name: str
     incarnation: int
     pair: str
     last_sequence: int = 0
     blocks: int = 0
-    gaps: int = 0
+    restored: bool = False
+    reported: bool = False
     report: estimator_pb2.WorkerReport = field(default_factory=estimator_pb2.WorkerReport)
     last_rejected_update: str = ""
     _refused: OrderedDict[Version, None] = field(default_factory=OrderedDict)

@@ -1,0 +1,127 @@
+"""The HTTP side for machines: /metrics and /healthz. A few GETs, one answer a connection, everything bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.exposition import choose_encoder
+
+from acceptd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from prometheus_client import CollectorRegistry
+
+    from estimator_service.config import Address
+    from estimator_service.fleet import Fleet
+
+logger = logging.getLogger(__name__)
+
+#: Bytes of a request, line and headers together. Prometheus sends under 1 kB.
+_MAX_REQUEST: Final = 16 * 1024
+#: Connections at once; more are turned away with 503. A scraper needs one.
+_MAX_CONNECTIONS: Final = 16
+#: Seconds for a request to arrive, and for its answer to be taken.
+_SECONDS: Final = 10.0
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Status, content type and body of a response."""
+
+    status: int
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+
+
+class MetricsHttp:
+    """Serves `registry` and the fleet's health. `address` is HOST:PORT once started."""
+
+    def __init__(self, fleet: Fleet, registry: CollectorRegistry) -> None:
+        self.address = ""
+        self._fleet = fleet
+        self._registry = registry
+        self._open = 0
+        self._server: asyncio.Server | None = None
+        self._routes: dict[str, Callable[[dict[str, str]], Awaitable[Answer]]] = {
+            "/metrics": self._metrics,
+            "/healthz": self._health,
+        }
+
+    async def start(self, address: Address) -> None:
+        """Binds. Raises ConfigError if that cannot be done."""
+        try:
+            self._server = await asyncio.start_server(self._serve, address.host, address.port, limit=_MAX_REQUEST)
+        except OSError as error:
+            raise ConfigError(
+                f"metrics_listen = '{address}': cannot be bound ({error.strerror or error}); accepted: a free address"
+            ) from None
+        self.address = str(address._replace(port=self._server.sockets[0].getsockname()[1]))
+
+    async def stop(self) -> None:
+        """Takes no more requests."""
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            async with asyncio.timeout(_SECONDS):
+                answer = await self._answer(reader) if self._open <= _MAX_CONNECTIONS else Answer(503, b"busy\n")
+                head = (
+                    f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\nContent-Type: {answer.content_type}\r\n"
+                    f"Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
+                )
+                writer.write(head.encode() + answer.body)
+                await writer.drain()
+        except (TimeoutError, ConnectionError) as error:
+            logger.debug("HTTP: %r", error)
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> Answer:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            return Answer(400, b"accepted: an HTTP request of at most 16 KiB\n")
+        line, *fields = head.split("\r\n")
+        method, _, rest = line.partition(" ")
+        path = rest.partition(" ")[0].partition("?")[0]
+        if method not in {"GET", "HEAD"}:
+            return Answer(405, b"accepted: GET\n")
+        route = self._routes.get(path)
+        if route is None:
+            return Answer(404, f"accepted: {', '.join(self._routes)}\n".encode())
+        headers = {name.strip().lower(): value.strip() for name, _, value in (item.partition(":") for item in fields)}
+        return await route(headers)
+
+    async def _metrics(self, headers: dict[str, str]) -> Answer:
+        encode, content_type = choose_encoder(headers.get("accept", ""))
+        # Rendering takes a while with many pairs: off the loop that answers workers.
+        body = await asyncio.get_running_loop().run_in_executor(None, encode, self._registry)
+        return Answer(200, body, content_type)
+
+    async def _health(self, headers: dict[str, str]) -> Answer:
+        trouble = self._fleet.ledger.trouble
+        status = "draining" if self._fleet.draining else "degraded" if trouble else "ok"
+        body = {
+            "status": status,
+            "store": trouble or "ok",
+            "pairs": len(self._fleet.pairs),
+            "workers": len(self._fleet.sessions),
+        }
+        return Answer(503 if self._fleet.draining else 200, json.dumps(body).encode() + b"\n", "application/json")
