@@ -15,6 +15,9 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from acceptd.errors import ConfigError
 from acceptd.limits import MAX_IN_FLIGHT, MAX_ROWS
+from estimator_service.fit.settings import FitSettings
+
+_FIT = FitSettings()
 
 ENV_PREFIX = "ACCEPTD_"
 #: Names the TOML file, and is itself no setting.
@@ -65,14 +68,25 @@ class Settings(BaseSettings):
         "auto",
         description="auto: line, link and segments, whichever predicts better; line; round: vLLM's one damped step",
     )
+    knots: bool = Field(_FIT.knots, description="auto: let the link be published where it predicts better")
+    segments: bool = Field(_FIT.segments, description="auto: with the link, coefficients for each sampling segment")
     half_life_observations: float = Field(
-        24_000.0, gt=0, description="graded draft tokens after which a round's weight has halved"
+        _FIT.half_life_observations, gt=0, description="graded draft tokens after which a round's weight has halved"
     )
-    half_life_seconds: float = Field(86_400.0, gt=0, description="time after which a round's weight has halved")
+    recent_half_life_observations: float = Field(
+        _FIT.recent_half_life_observations, gt=0, description="the same for the window that follows the workload"
+    )
+    half_life_seconds: float = Field(
+        _FIT.half_life_seconds, gt=0, description="time after which a round's weight has halved"
+    )
     hold_tolerance: float = Field(
-        0.01, ge=0, description="hold a fit whose log-loss on the newest round is worse by more than this share"
+        _FIT.hold_tolerance,
+        ge=0,
+        description="hold a fit whose log-loss on the newest round is worse by more than this share",
     )
-    round_blocks: int = Field(640, ge=1, le=10_000_000, description="blocks after which a round is closed")
+    round_blocks: int = Field(
+        640, ge=1, le=10_000_000, description="blocks after which a round is closed; a pair's first rounds are shorter"
+    )
     round_seconds: float = Field(10.0, gt=0, le=86_400, description="seconds after which a round with blocks is closed")
     round_min_seconds: float = Field(
         0.1, ge=0, le=60, description="least seconds between refits of a pair: bounds the share of a core they take"

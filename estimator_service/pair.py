@@ -124,7 +124,7 @@ class Pair:
         now = self._clock.monotonic()
         if now - self._round_began < self._settings.round_min_seconds:
             return False
-        full = self.pending_blocks >= self._settings.round_blocks
+        full = self.pending_blocks >= self._model.round_blocks(self._settings.round_blocks)
         return full or now - self._first_pending >= self._settings.round_seconds
 
     def close_round(self) -> Decision:
@@ -259,7 +259,10 @@ class Pair:
     def _fit_settings(self) -> FitSettings:
         return FitSettings(
             method=self._settings.method,
+            knots=self._settings.knots,
+            segments=self._settings.segments,
             half_life_observations=self._settings.half_life_observations,
+            recent_half_life_observations=self._settings.recent_half_life_observations,
             half_life_seconds=self._settings.half_life_seconds,
             hold_tolerance=self._settings.hold_tolerance,
         )

@@ -26,7 +26,7 @@ def reject_name(reason: int) -> str:
 
 def exclusion_name(reason: int) -> str:
     """Short name of an ExclusionReason: "penalties"."""
-    return types_pb2.ExclusionReason.Name(reason).removeprefix("EXCLUSION_REASON_").lower()  # type: ignore[arg-type]
+    return types_pb2.ExclusionReason.Name(reason).removeprefix("EXCLUSION_REASON_").lower()
 
 
 def pair_summary(fleet: Fleet, pair: Pair) -> inspect_pb2.PairSummary:

@@ -45,11 +45,12 @@ async def test_a_restart_continues_where_it_was(start, connect, tmp_path):
     after = await state_of(channel)
     assert after.coefficients == before.coefficients
     assert (after.observations, after.acceptances, after.blocks) == (before.observations, before.acceptances, 300)
-    assert after.refit.done == before.refit.done == 2
+    # Its first rounds are shorter: only the fifth batch does not fill one.
+    assert after.refit.done == before.refit.done == 4
     assert after.refit.pending_blocks == before.refit.pending_blocks == 60
     assert [(item.reason, item.blocks) for item in after.exclusions] == [(7, 15)]
     worker = RawWorker(channel)
-    welcome = await worker.greet(Version(1, 2))
+    welcome = await worker.greet(Version(1, before.coefficients.version.counter))
     assert welcome.epoch == 2
     assert welcome.last_sequence == 5
     await worker.batch(6, rows(60, 6))

@@ -21,13 +21,14 @@ async def test_batches_are_pooled_refitted_and_pushed(start, connect):
     assert (result.sequence, result.last_sequence, result.rows_accepted, result.reason) == (1, 1, 200, 0)
     await second.batch(1, rows(200, 2))
 
-    updates = [await worker.read_kind("update") for worker in (first, second)]
-    assert updates[0].coefficients == updates[1].coefficients
-    assert updates[0].coefficients.version.epoch == welcome.epoch
-    assert updates[0].coefficients.version.counter == 1
-
-    state = (await inspect_pb2_grpc.InspectStub(channel).GetPair(inspect_pb2.GetPairRequest(pair=KEY.id[:5]))).state
-    assert state.coefficients == updates[0].coefficients
+    stub = inspect_pb2_grpc.InspectStub(channel)
+    state = (await stub.GetPair(inspect_pb2.GetPairRequest(pair=KEY.id[:5]))).state
+    assert state.coefficients.version.epoch == welcome.epoch
+    assert state.coefficients.version.counter >= 1
+    for worker in (first, second):
+        # Versions in between may be skipped.
+        while (await worker.read_kind("update")).coefficients != state.coefficients:
+            pass
     counted = [0] * 4
     accepted = [0] * 4
     for data in (rows(200, 1), rows(200, 2)):
@@ -38,7 +39,7 @@ async def test_batches_are_pooled_refitted_and_pushed(start, connect):
     assert list(state.observations) == counted
     assert list(state.acceptances) == accepted
     assert state.blocks == 400
-    assert state.refit.done == 1
+    assert state.refit.done >= 1
 
 
 async def test_a_version_in_use_is_known_and_one_never_published_is_not(start, connect):
