@@ -9,7 +9,7 @@ import torch
 from vllm_client_hook.rows import record_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 #: Values of `Slots.valid`.
 NOT_PREDICTED, PREDICTED, NOT_FINITE = 0, 1, 2
@@ -24,7 +24,7 @@ class Slots:
     same, nats, or None. valid: uint8[R + 1, K], whether a position holds a prediction of this request that no verdict
     has used yet. segment: uint8[R + 1]; version: int32[R + 1], index of the coefficients of the prediction. flags:
     uint8[R + 1], `vllm_client_hook.labels.flag_byte`. explored: uint8[R + 1] and propensity: float32[R + 1]: depth
-    that this step's exploration admits, written by whoever decides it, cleared once it is graded.
+    that this step's exploration admits (`write_explored`), cleared once it is graded.
     """
 
     def __init__(self, max_num_reqs: int, num_positions: int, device: Any, *, full: bool) -> None:
@@ -69,6 +69,17 @@ class Slots:
         self.flags.index_copy_(0, both[0], both[1].to(torch.uint8))
         self.valid.index_fill_(0, both[0], NOT_PREDICTED)
         self.explored.index_fill_(0, both[0], 0)
+
+    def write_explored(self, slots: Sequence[int], depths: Sequence[int], propensities: Sequence[float]) -> None:
+        """Depth that exploration admits in this step, and with what propensity, of some slots; does not wait."""
+        if len(slots) == 0:
+            return
+        pinned = torch.device(self.device).type == "cuda"
+        values = torch.tensor([slots, depths, propensities], dtype=torch.float64, pin_memory=pinned)
+        values = values.to(self.device, non_blocking=True)
+        where = values[0].long()
+        self.explored.index_copy_(0, where, values[1].to(torch.uint8))
+        self.propensity.index_copy_(0, where, values[2].float())
 
     def forget_predictions(self) -> None:
         """Nothing predicted so far will be graded."""

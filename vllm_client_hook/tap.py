@@ -66,6 +66,7 @@ class Tap:
         self._dropped_versions = 0
         self._steps = 0
         self._upper = 0
+        #: Index → version of the coefficients remembered, oldest first; set by whoever adopts them.
         self.versions: Mapping[int, Version | None] = {}
         self.generation = 0
 
@@ -138,20 +139,18 @@ class Tap:
             self._copies.popleft()
             slot = copy.slot
             records = slot.host_records.numpy()[: int(slot.host_head.numpy()[0])].copy()
-            self._seen = slot.host_totals.numpy().copy()
+            counters = slot.host_totals.numpy().copy()
+            self._seen = counters
             slot.page.head.zero_()
             self._free.append(slot)
-            # A slot that rested for long may hold a prediction of coefficients nobody remembers.
-            known = np.isin(records[:, 2], list(copy.versions))
-            self._dropped_versions += int((~known).sum())
-            counters = self._seen.copy()
-            counters[STALE_PREDICTION] += self._dropped_versions
-            rows = Rows(
-                records[known],
-                self._slots.num_positions,
-                copy.versions,
-                counters,
-                copy.generation,
-                self._slots.full,
-            )
+            # A slot that rested for long may hold a prediction of coefficients nobody remembers; indices only grow.
+            index, oldest = records[:, 2], next(iter(copy.versions), 0)
+            if len(index) and index.min() < oldest:
+                known = index >= oldest
+                self._dropped_versions += int((~known).sum())
+                records = records[known]
+            if self._dropped_versions:
+                counters = counters.copy()
+                counters[STALE_PREDICTION] += self._dropped_versions
+            rows = Rows(records, self._slots.num_positions, copy.versions, counters, copy.generation, self._slots.full)
             self._offer(rows)
