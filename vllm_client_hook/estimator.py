@@ -18,6 +18,7 @@ from vllm_client_hook import block as layout
 from vllm_client_hook import labels
 from vllm_client_hook.apply import Apply
 from vllm_client_hook.rows import NUM_COUNTERS, REJECTION_METHOD, WARMUP, Rows
+from vllm_client_hook.selftest import self_test
 from vllm_client_hook.slots import Page, Slots
 from vllm_client_hook.streams import streams_of
 from vllm_client_hook.tap import Tap
@@ -51,7 +52,7 @@ class AcceptanceEstimator:
 
     slope: float32[1] and intercepts: float32[K] are views of the line in force. features and predictions:
     float32[max_num_reqs, K], by request-state slot. untrimmed: set by whoever decides the budget, whether this step
-    verifies every drafted token.
+    verifies every drafted token. Raises HookError where the kernels fail their self-test.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class AcceptanceEstimator:
         #: Why this rank no longer reports, empty while it does.
         self.frozen = ""
         self._numerics = numerics_of(device)
+        self_test(self._numerics, device, full=full_features)
         self._tap: Tap | None = None
         # A rank that reports nothing packs into a page without room.
         self._page = Page(0, num_speculative_steps, device, full=full_features)

@@ -54,14 +54,15 @@ class LocalRound:
         return self._count
 
     def learn(self, rows: Rows) -> None:
-        """Takes a bounded number of rows; the first of a copy, whatever their labels."""
+        """Takes a bounded number of rows, evenly over the copy: neighbours are of one step, in the batch's order."""
         take = min(len(rows), MAX_ROWS_A_COPY, MAX_ROWS - self._count)
         if take <= 0:
             return
-        self._features.append(rows.features[:take])
-        self._accepted.append(rows.accepted[:take])
-        self._observed.append(rows.observed[:take])
-        self._segments.append(rows.segments[:take])
+        chosen = np.linspace(0, len(rows) - 1, take).astype(np.int64)
+        self._features.append(rows.features[chosen])
+        self._accepted.append(rows.accepted[chosen])
+        self._observed.append(rows.observed[chosen])
+        self._segments.append(rows.segments[chosen])
         self._count += take
 
     def forget(self) -> None:

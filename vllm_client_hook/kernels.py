@@ -26,7 +26,6 @@ VOCAB_BLOCK = 4096
 #: Rows the packing program takes at once; it loops over larger batches.
 PACK_BLOCK = 128
 
-
 # What the kernels read of the layouts, as compile-time constants.
 _LIMIT = tl.constexpr(MAX_LOG_ODDS)
 _LOW = tl.constexpr(TEMPERATURE_BOUNDS[1])
@@ -59,7 +58,8 @@ _ACCEPTED = tl.constexpr(rows.ACCEPTED)
 _EXPLORED = tl.constexpr(rows.EXPLORED)
 
 
-@triton.jit
+# The number of rows changes from step to step: specialising on what follows from it would compile while serving.
+@triton.jit(do_not_specialize=["plane_stride"])
 def _reduce_kernel(
     partial_ptr,
     plane_stride,
@@ -101,7 +101,7 @@ def _reduce_kernel(
             tl.store(out + 3 * plane_stride, tl.max(tl.where(others, scaled, float("-inf")), axis=0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["plane_stride"])
 def _predict_kernel(
     features_ptr,
     predictions_ptr,
