@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vllm_client_hook import block as layout
-from vllm_client_hook import labels
+from vllm_client_hook import labels, reference
 from vllm_client_hook.apply import Apply
 from vllm_client_hook.rows import NUM_COUNTERS, REJECTION_METHOD, WARMUP, Rows
 from vllm_client_hook.selftest import self_test
@@ -44,7 +44,7 @@ def numerics_of(device: Any) -> ModuleType:
             return importlib.import_module("vllm_client_hook.kernels")
         except ImportError:
             logger.info("acceptd: no Triton here, the torch reference serves")
-    return importlib.import_module("vllm_client_hook.reference")
+    return reference
 
 
 class AcceptanceEstimator:
@@ -110,16 +110,17 @@ class AcceptanceEstimator:
 
     def predict(self, logits: Any, idx_mapping: Any, draft_step: Any, confidence_probs: Any, temperature: Any) -> None:
         """Feature and probability of one draft step; arguments as in `vllm_client_hook.kernels.predict`."""
-        self._numerics.predict(
-            self.slots,
-            self.apply.words,
-            self.apply.floats,
-            logits,
-            idx_mapping,
-            draft_step,
-            confidence_probs,
-            temperature,
-        )
+        state, words, floats = self.slots, self.apply.words, self.apply.floats
+        arguments = logits, idx_mapping, draft_step, confidence_probs, temperature
+        try:
+            self._numerics.predict(state, words, floats, *arguments)
+        except Exception:
+            if self._numerics is reference:
+                raise
+            # What keeps a kernel from being launched (it does not compile for this dtype, say) does so on every rank.
+            logger.exception("acceptd: the kernels failed; the torch reference serves from here on")
+            self._numerics = reference
+            self._numerics.predict(state, words, floats, *arguments)
 
     def step(self, idx_mapping: Any, num_sampled: Any, num_rejected: Any, *extra: Any, **extras: Any) -> None:
         """Grades the drafts that the target has just judged. Never waits, never raises.

@@ -148,6 +148,23 @@ def test_a_step_never_raises_into_decoding_and_takes_arguments_of_later_releases
     estimator.flush()
 
 
+def test_kernels_that_cannot_be_launched_are_replaced_by_the_reference():
+    class Broken:
+        def predict(self, *_):
+            raise RuntimeError("no such instruction")
+
+    estimator = AcceptanceEstimator(R, K, torch.device("cpu"))
+    estimator._numerics = Broken()
+    confidence = torch.zeros(R, K)
+    arguments = torch.tensor([1]), torch.tensor(0), confidence, torch.ones(R)
+    estimator.predict(torch.tensor([[3.0, 0.0]]), *arguments)
+    assert estimator.features[1, 0].item() == pytest.approx(3.0)
+    assert confidence[0, 0].item() == pytest.approx(1 / (1 + np.exp(-(0.5 * 3 - 0.2))))
+    assert estimator._numerics is reference
+    with pytest.raises(AttributeError):
+        estimator.predict("not logits", *arguments)
+
+
 @pytest.mark.parametrize(("live", "standard", "reason"), [(False, True, rows.WARMUP), (True, False, 6)])
 def test_warm_up_and_other_rejection_methods_give_no_labels(live, standard, reason):
     estimator = AcceptanceEstimator(R, K, torch.device("cpu"))
