@@ -47,6 +47,9 @@ _PAUSE: Final = 0.002
 #: Seconds that `finish` waits for the last rows to be acknowledged.
 FINISH_SECONDS: Final = 60.0
 
+#: Seconds the uplink has to end its stream and thread; a loaded machine needs more than its default.
+CLOSE_SECONDS: Final = 15.0
+
 
 class ReplayError(AcceptdError):
     """The trace cannot be replayed. The message names what is wrong and what is accepted."""
@@ -210,7 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     delivered = uplink.flush(0.0 if stopped else FINISH_SECONDS)
     worker.take_over()
     stats = uplink.stats()
-    uplink.close()
+    # An interpreter that ends while gRPC's threads are still at work may hang in it.
+    uplink.close(CLOSE_SECONDS)
     if options.predictions is not None:
         np.save(options.predictions, worker.predictions)
     counted = {name: stats[name] for name in ("offered", "acknowledged", "refused", "dropped", "connects")}

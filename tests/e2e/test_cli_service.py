@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import urllib.request
 from collections.abc import Iterator
 
 import numpy as np
@@ -99,6 +100,13 @@ def test_workers_are_listed_while_they_are_there(service: Service) -> None:
         process.terminate()
         assert process.wait(timeout=30) == 0
     until(lambda: not [w for w in service.json("workers") if w["worker"] == "busy" and w["connected"]])
+
+
+def test_what_the_images_health_check_and_prometheus_ask_for(service: Service) -> None:
+    with urllib.request.urlopen(f"http://{service.metrics_address}/healthz", timeout=10) as answer:
+        assert answer.status == 200
+    with urllib.request.urlopen(f"http://{service.metrics_address}/metrics", timeout=10) as answer:
+        assert "acceptd_slope" in answer.read().decode()
 
 
 def test_sigterm_drains_and_exits_0() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 import yaml
 
 from estimator_service.config import ENV_PREFIX, Settings, load_settings, parse_address
+from vllm_client_hook import config as hook_config
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -114,6 +117,25 @@ def test_environment_keys_are_settings() -> None:
     assert settings.store is not None
     assert settings.store.is_relative_to(volume.partition(":")[2])
     assert str(settings.store.parent) in dockerfile(SERVICES["acceptd"])
+
+
+def test_the_hooks_environment_is_taken() -> None:
+    given = SERVICES["vllm"]["environment"]
+    ours = {name: value for name, value in given.items() if name.startswith("ACCEPTD_")}
+    settings = hook_config.load(ours)
+    assert settings.address == f"acceptd:{settings_of(SERVICES['acceptd']).listen_address.port}"
+    assert {f"ACCEPTD_{field.name.upper()}" for field in dataclasses.fields(settings)} >= ours.keys()
+    options = dict(option.lstrip("-").split("=", 1) for option in SERVICES["vllm"]["command"])
+    additional = json.loads(without_variables(options["additional-config"]))
+    assert hook_config.with_additional(settings, additional).enabled
+    speculative = json.loads(without_variables(options["speculative-config"]))
+    assert speculative["enable_adaptive_verification"] is True
+    assert speculative["draft_sample_method"] == "probabilistic"
+
+
+def without_variables(text: str) -> str:
+    """Compose's ${NAME:-default} replaced by the default."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
 
 
 def test_health_checks_and_dependencies() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from estimator_service.cli.app import build
 from estimator_service.config import Settings
+from vllm_client_hook.config import HookSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -40,6 +42,17 @@ def test_every_command_is_in_the_list_of_commands() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     listed = set(re.findall(r"^\| `acceptd ([a-z-]+)", text, re.M))
     assert listed == {command.name for command in build().registered_commands}
+
+
+def test_every_hook_setting_is_described() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text().partition("## Hook")[2].partition("## Commands")[0]
+    rows = dict(re.findall(r"^\| `ACCEPTD_([A-Z_]+)` \| (.+?) \|", text, re.M))
+    defaults = {field.name.upper(): field.default for field in dataclasses.fields(HookSettings)}
+    assert rows.keys() == defaults.keys()
+    for name in defaults.keys() - {"WORKER"}:  # the host's name stands in for an empty one
+        value = defaults[name]
+        shown = "–" if value == "" else f"`{str(value).lower()}`" if isinstance(value, bool | str) else f"`{value:g}`"
+        assert rows[name] == shown
 
 
 def test_every_service_setting_is_described() -> None:
