@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from acceptd.codec import encode_coefficients
 from acceptd.errors import TooLarge
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
-from estimator_service.state import pair_state, pair_summary, worker_states
+from estimator_service.state import history_entry, pair_state, pair_summary, worker_states
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -77,14 +76,7 @@ class InspectServicer(inspect_pb2_grpc.InspectServicer):
             message = f"limit is {request.limit}; accepted: 0 to {_MAX_HISTORY}"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
         publications = await self._fleet.ledger.history(pair, request.limit or _DEFAULT_HISTORY)
-        return inspect_pb2.GetHistoryResponse(
-            entries=[
-                inspect_pb2.HistoryEntry(
-                    coefficients=encode_coefficients(item.pooled), published_at_seconds=item.wall, cause=item.cause
-                )
-                for item in publications
-            ]
-        )
+        return inspect_pb2.GetHistoryResponse(entries=[history_entry(publication) for publication in publications])
 
     async def ListWorkers(
         self, request: inspect_pb2.ListWorkersRequest, context: Context

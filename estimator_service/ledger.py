@@ -115,6 +115,11 @@ class Ledger:
         """Why no batch may be applied now: strict mode, and the store cannot commit."""
         return self.trouble if self._strict else None
 
+    @property
+    def awaited(self) -> int:
+        """The ticket that an answer about what happened before waits for, 0 for none."""
+        return self.ticket if self._strict else 0
+
     # Events
 
     def pair(self, pair: Pair) -> None:

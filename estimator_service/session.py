@@ -148,7 +148,7 @@ class Session:
         if sequence < expected:
             message = f"batch {sequence} is done with; last_sequence is {expected - 1}"
             # What the answer to the first arrival waits for, this one waits for too.
-            return self._refuse(batch, RejectReason.REJECT_REASON_DUPLICATE, message), self._fleet.ledger.ticket
+            return self._refuse(batch, RejectReason.REJECT_REASON_DUPLICATE, message), self._fleet.ledger.awaited
         # On a new stream: a worker that comes back may have forgotten batches that were answered on an earlier one.
         if sequence != expected and not self._first:
             message = f"sequence is {sequence}; accepted: {expected}"

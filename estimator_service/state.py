@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from estimator_service.fit.report import Calibration
     from estimator_service.fleet import Fleet
     from estimator_service.pair import Pair
+    from estimator_service.publication import Publication
 
 #: What a uint64 field holds, whatever workers claim.
 _MAX_UINT64 = 2**64 - 1
@@ -72,6 +73,18 @@ def pair_state(fleet: Fleet, pair: Pair) -> inspect_pb2.PairState:
     if last and last.calibration:
         state.calibration.CopyFrom(calibration_message(last.calibration))
     return state
+
+
+def history_entry(publication: Publication) -> inspect_pb2.HistoryEntry:
+    """One line of `acceptd history`."""
+    entry = inspect_pb2.HistoryEntry(
+        coefficients=encode_coefficients(publication.pooled),
+        published_at_seconds=publication.wall,
+        cause=publication.cause,
+    )
+    if publication.calibration is not None:
+        entry.calibration.CopyFrom(calibration_message(publication.calibration))
+    return entry
 
 
 def calibration_message(value: Calibration) -> inspect_pb2.Calibration:

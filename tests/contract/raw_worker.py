@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -48,7 +49,11 @@ class RawWorker:
         await self.stream.write(estimator_pb2.StreamRequest(**message))
 
     async def read(self) -> estimator_pb2.StreamResponse:
-        answer = await asyncio.wait_for(self.stream.read(), DEADLINE)
+        """The next message; EOFError with the status when the stream has ended."""
+        try:
+            answer = await asyncio.wait_for(self.stream.read(), DEADLINE)
+        except grpc.aio.AioRpcError as error:
+            raise EOFError(f"{error.code()}: {error.details()}") from None
         if answer is grpc.aio.EOF:
             raise EOFError(f"{await self.stream.code()}: {await self.stream.details()}")
         return answer
@@ -89,8 +94,9 @@ class RawWorker:
 
     async def status(self) -> tuple[grpc.StatusCode, str]:
         """How the stream ended; reads what is left of it."""
-        while await asyncio.wait_for(self.stream.read(), DEADLINE) is not grpc.aio.EOF:
-            pass
+        with contextlib.suppress(EOFError):
+            while True:
+                await self.read()
         return await self.stream.code(), await self.stream.details()
 
 
