@@ -35,7 +35,8 @@ class HookSettings:
     workload: label of the traffic. target_name, draft_name: stand for the models' names, where the same models have
     different paths on different machines. token_file, ca_file, cert_file, key_file: paths; `ca_file` turns TLS on.
     features: "x", or "full" to send entropy and margin too. agreement_timeout: seconds a tensor-parallel rank waits for
-    the others to load; a rank without the hook makes its peers wait that long, once, at start.
+    the others to load; a rank without the hook makes its peers wait that long, once, at start. rank0_confidences:
+    whether all tensor-parallel ranks decide with rank 0's confidences, for hardware whose ranks differ in the last bit.
     """
 
     address: str = ""
@@ -49,6 +50,7 @@ class HookSettings:
     key_file: str = ""
     features: str = "x"
     agreement_timeout: float = 120.0
+    rank0_confidences: bool = False
     enabled: bool = True
 
     def validate(self) -> HookSettings:

@@ -68,6 +68,16 @@ def require_signatures(found: Mapping[str, Sequence[str] | None], expected: Mapp
             raise UnsupportedVllm(f"{name} takes ({', '.join(actual)}); known: ({', '.join(parameters)})")
 
 
+def require_exact(found: Mapping[str, Sequence[str] | None], expected: Mapping[str, Sequence[str]]) -> None:
+    """Raises UnsupportedVllm with the first name that is missing in `found` or whose parameters are not these."""
+    for name, parameters in expected.items():
+        actual = found.get(name)
+        if actual is None:
+            raise UnsupportedVllm(f"this vLLM has no {name}")
+        if tuple(actual) != tuple(parameters):
+            raise UnsupportedVllm(f"{name} takes ({', '.join(actual)}); known: ({', '.join(parameters)})")
+
+
 def parameters_of(owner: Any, method: str) -> tuple[str, ...] | None:
     """Names of a method's parameters; None if it is not there."""
     function = getattr(owner, method, None)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from vllm_client_hook.estimator import AcceptanceEstimator
+    from vllm_client_hook.patch_budget import VerificationBudget
     from vllm_client_hook.uplink import Uplink
 
 #: Seconds that going to sleep or shutting down may wait for the service. Longer saves more of the last rows when the
@@ -17,20 +18,21 @@ class Link:
     """Events of a worker's life, for its estimator and uplink. Called between steps, on the worker's main thread."""
 
     def __init__(self, estimator: AcceptanceEstimator, uplink: Uplink | None, *, rank: int) -> None:
-        self._estimator = estimator
-        self._uplink = uplink
+        self.estimator = estimator
+        self.uplink = uplink
         self._rank = rank
+        self.budget: VerificationBudget | None = None
 
     def flush(self, timeout: float) -> dict[str, Any]:
         """Sends what is pending and waits up to `timeout` seconds; `flushed`: whether all of it was answered."""
-        self._estimator.flush()
-        if self._uplink is None:
+        self.estimator.flush()
+        if self.uplink is None:
             return {"active": True, "rank": self._rank}
-        return {"active": True, "rank": self._rank, "flushed": self._uplink.flush(timeout)}
+        return {"active": True, "rank": self._rank, "flushed": self.uplink.flush(timeout)}
 
     def status(self) -> dict[str, Any]:
         """Plain values: what this rank holds and counted. Reads the device's memory, so it waits for it."""
-        estimator = self._estimator
+        estimator = self.estimator
         applied = estimator.apply
         return {
             "active": True,
@@ -44,7 +46,8 @@ class Link:
             "adopted_at": applied.adopted_at,
             "rejected": applied.rejected,
             "frozen": estimator.frozen,
-            "uplink": None if self._uplink is None else _plain(self._uplink.stats()),
+            "budget": None if self.budget is None else self.budget.status(),
+            "uplink": None if self.uplink is None else _plain(self.uplink.stats()),
         }
 
     def before_sleep(self) -> None:
@@ -53,17 +56,17 @@ class Link:
 
     def after_wake(self) -> None:
         """The device's memory is back, without what it held."""
-        self._estimator.reseed()
+        self.estimator.reseed()
 
     def weights_changed(self) -> None:
         """Another target or draft serves from here on."""
-        self._estimator.weights_changed()
+        self.estimator.weights_changed()
 
     def close(self) -> None:
         """The worker shuts down."""
         self.flush(_FAREWELL)
-        if self._uplink is not None:
-            self._uplink.close()
+        if self.uplink is not None:
+            self.uplink.close()
 
 
 def _plain(stats: dict[str, Any]) -> dict[str, Any]:

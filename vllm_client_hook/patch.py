@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 from acceptd import __version__
@@ -82,7 +83,8 @@ class EstimatorFactory:
         return self.stock(max_num_reqs, num_speculative_steps, device) if estimator is None else estimator
 
     def _decide(self, max_num_reqs: int, num_speculative_steps: int, device: Any) -> Any:
-        from vllm_client_hook.ranks import agree  # noqa: PLC0415 (torch: only where a worker loads)
+        from vllm_client_hook import patch_budget  # noqa: PLC0415 (torch: only where a worker loads)
+        from vllm_client_hook.ranks import agree  # noqa: PLC0415
 
         vllm_config = _current_config()
         ranks, store, name = _tensor_parallel()
@@ -106,6 +108,8 @@ class EstimatorFactory:
             "refused": reason,
             "features": settings.features,
             "workload": settings.workload,
+            "rank0_confidences": settings.rank0_confidences,
+            "budget": patch_budget.unsupported(),
         }
         disagreement = agree(
             ranks,
@@ -124,6 +128,7 @@ def _extend_worker(module: ModuleType, settings: HookSettings) -> None:
         return
     setattr(worker, _LINK, None)
     _after(worker, "load_model", lambda self, *_, **__: _bind(self, settings))
+    _after(worker, "initialize_from_config", lambda self, *_, **__: _bind_budget(self))
     _before(worker, "sleep", lambda self, *_, **__: _of(self, "before_sleep"))
     _after(worker, "wake_up", lambda self, tags=None, **__: _of(self, "after_wake") if _wakes_weights(tags) else None)
     _after(worker, "reload_weights", lambda self, *_, **__: _of(self, "weights_changed"))
@@ -170,6 +175,33 @@ def _bind(worker: Any, settings: HookSettings) -> None:
     if uplink is not None:
         uplink.start()
         logger.info("acceptd %s: active for pair %s, service at %s", __version__, key.id, effective.address)
+
+
+def _bind_budget(worker: Any) -> None:
+    """Once the manager exists: puts our budget into it, or says why vLLM's own decides."""
+    from vllm_client_hook import patch_budget  # noqa: PLC0415 (torch: only where a worker loads)
+    from vllm_client_hook.streams import streams_of  # noqa: PLC0415
+
+    link = getattr(worker, _LINK, None)
+    manager = getattr(worker.model_runner, "adaptive_verification", None)
+    if link is None or manager is None:
+        return
+    rank, _, _ = _tensor_parallel()
+    reason = patch_budget.unsupported()
+    if reason:
+        if rank.rank == 0:
+            logger.warning("acceptd %s: vLLM's own budget decides: %s", __version__, reason)
+        return
+    effective = _factory().effective
+    link.budget = patch_budget.attach(
+        manager,
+        link.estimator,
+        rank,
+        streams_of(link.estimator.device),
+        uplink=link.uplink,
+        seed=zlib.crc32(pair_key(worker.vllm_config, effective).id.encode()),
+        rank0_confidences=effective.rank0_confidences,
+    )
 
 
 def _admitting(add_request: Any, estimator: Any, *, custom: bool) -> Any:

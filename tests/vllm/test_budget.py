@@ -1,77 +1,37 @@
 """The budget, the split and the cost tables beside vLLM's own, on the same state."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
+from managers import Batch, manager_of, random_table
 from vllm.v1.worker.gpu.spec_decode.adaptive_verification import (
-    AdaptiveVerificationManager,
     _assign_draft_token_budget,
     build_cost_tables_from_curves,
 )
 
 from vllm_client_hook import budget, budget_device
-from vllm_client_hook.costs import CostTable, build_cost_table
+from vllm_client_hook.costs import build_cost_table
 
 K = 8
-
-
-def random_table(rng, requests):
-    size = requests * (K + 40) + 64
-    verify = 0.5 + np.cumsum(rng.random(size))
-    if rng.random() < 0.5:
-        verify = verify[(np.arange(size) // 16) * 16]
-    return CostTable(np.cumsum(rng.random(requests + 1)), verify)
-
-
-def stock_manager(confidences, table, prefill_len, num_computed, max_total_logits):
-    """vLLM's manager around given state, without the device buffers that `get_num_tokens` does not read."""
-    manager = object.__new__(AdaptiveVerificationManager)
-    requests = len(confidences)
-    manager.req_states = SimpleNamespace(
-        req_id_to_index={f"r{i}": i for i in range(requests)},
-        num_computed_tokens_np=num_computed,
-        prefill_len=SimpleNamespace(np=prefill_len),
-    )
-    manager.num_speculative_steps = K
-    manager.num_bonus_tokens = 1
-    manager._max_total_logits = max_total_logits
-    manager._stale_idx = 0
-    manager._stale_confidences = [SimpleNamespace(np=confidences)]
-    manager.cost_tables = (table.draft_ms, table.verify_ms)
-    return manager
 
 
 @pytest.mark.parametrize("seed", range(300))
 def test_the_budget_is_that_of_vllm(seed):
     rng = np.random.default_rng(seed)
-    requests = int(rng.integers(1, 65))
-    confidences = rng.beta(3, 1, (requests, K)).astype(np.float32)
-    confidences[rng.random(requests) < 0.2] = 1.0  # requests without a prediction yet
-    scheduled = rng.integers(0, K + 1, requests).astype(np.int32)
-    context = np.where(rng.random(requests) < 0.2, rng.integers(1, 40, requests), 1).astype(np.int32)
-    scheduled[context > 1] = 0
-    prefill_len = np.full(requests, 30, np.int32)
-    num_computed = np.where(context > 1, 0, 100).astype(np.int32)
-    table = random_table(rng, requests)
-    max_total_logits = int(rng.integers(requests, requests * (K + 2)))
-
-    manager = stock_manager(confidences, table, prefill_len, num_computed, max_total_logits)
-    tokens = manager.get_num_tokens(
-        {f"r{i}": int(context[i] + scheduled[i]) for i in range(requests)},
-        {f"r{i}": [0] * int(scheduled[i]) for i in range(requests) if scheduled[i]},
-    )
-
+    batch = Batch(rng, int(rng.integers(1, 65)), K)
+    table = random_table(rng, batch.requests, K)
+    max_total_logits = int(rng.integers(batch.requests, batch.requests * (K + 2)))
+    tokens = manager_of(batch, table, max_total_logits).get_num_tokens(batch.tokens, batch.drafts)
+    context_tokens = int(batch.context.sum())
     choice = budget.choose(
-        confidences,
-        scheduled,
+        batch.confidences,
+        batch.scheduled,
         table,
-        context_tokens=int(context.sum()),
-        sampling_requests=int(np.count_nonzero(num_computed + context >= prefill_len)),
-        max_drafts=budget.drafts_that_fit(max_total_logits, requests),
+        context_tokens=context_tokens,
+        sampling_requests=batch.sampling,
+        max_drafts=budget.drafts_that_fit(max_total_logits, batch.requests),
     )
-    assert int(context.sum()) + choice.drafts == tokens
+    assert context_tokens + choice.drafts == tokens
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -1,0 +1,311 @@
+"""The second file that knows vLLM's insides: it puts our budget into vLLM's `AdaptiveVerificationManager`.
+
+vLLM's manager stays, with its buffers, its copies and the layout it builds. Replaced are, on the instance,
+`get_num_tokens` (how many draft tokens) and `set_cost_curves`, and in its module the function that assigns them to
+requests (whose). Whatever fails on the way falls back to vLLM's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+
+from acceptd.errors import AcceptdError, UnsupportedVllm
+from acceptd.modes import Mode
+from vllm_client_hook import budget_device, gate
+from vllm_client_hook.costs import CostTable, build_cost_table
+from vllm_client_hook.exploration import Exploration
+from vllm_client_hook.policy import MARGIN, BudgetPolicy
+from vllm_client_hook.rank_check import RankCheck
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from vllm_client_hook.estimator import AcceptanceEstimator
+    from vllm_client_hook.exploration import Explored
+    from vllm_client_hook.ranks import Ranks
+    from vllm_client_hook.streams import Streams
+    from vllm_client_hook.uplink import Uplink
+
+_T = TypeVar("_T")
+
+logger = logging.getLogger("vllm.acceptd")
+
+MODULE: Final = "vllm.v1.worker.gpu.spec_decode.adaptive_verification"
+
+#: Parameters of what is called or replaced. `reallocate_drafts` itself is not: what it returns differs by release.
+SIGNATURES: Final = {
+    "AdaptiveVerificationManager.get_num_tokens": ("self", "num_tokens_per_req", "draft_tokens"),
+    "AdaptiveVerificationManager.record_confidences": ("self", "confidence_probs", "input_batch"),
+    "AdaptiveVerificationManager.set_cost_curves": ("self", "draft_curve", "verify_curve"),
+}
+ASSIGN: Final = "_assign_draft_token_budget_compiled"
+_ASSIGN_PARAMETERS: Final = ("confidence_probs", "idx_mapping", "capacities", "draft_budget", "num_steps")
+
+#: State of the manager that is read or written.
+_ATTRIBUTES: Final = (
+    "req_states",
+    "num_speculative_steps",
+    "num_bonus_tokens",
+    "cost_tables",
+    "_max_total_logits",
+    "_stale_confidences",
+    "_stale_idx",
+    "_confidence_probs",
+    "_batch_budget",
+    "_cudagraph_limit",
+)
+
+#: Steps between two reports of the totals to the uplink, which sends them every few seconds.
+_REPORT_STEPS: Final = 64
+
+
+def unsupported() -> str:
+    """Why this vLLM keeps its own budget; empty if it does not. Called in a worker, before the ranks agree."""
+    try:
+        module = importlib.import_module(MODULE)
+        manager = getattr(module, "AdaptiveVerificationManager", None)
+        found = {name: gate.parameters_of(manager, name.rpartition(".")[2]) for name in SIGNATURES}
+        gate.require_exact(found, SIGNATURES)
+        plain = {"assign": gate.parameters_of(module, ASSIGN.removesuffix("_compiled"))}
+        gate.require_exact(plain, {"assign": _ASSIGN_PARAMETERS})
+        if not callable(getattr(module, ASSIGN, None)):
+            raise UnsupportedVllm(f"this vLLM has no {ASSIGN}")
+    except Exception as error:
+        return str(error) if isinstance(error, AcceptdError) else f"{type(error).__name__}: {error}"
+    return ""
+
+
+def attach(
+    manager: Any,
+    estimator: AcceptanceEstimator,
+    ranks: Ranks,
+    streams: Streams,
+    *,
+    uplink: Uplink | None,
+    seed: int,
+    rank0_confidences: bool,
+) -> VerificationBudget:
+    """Puts a budget into `manager`, once its buffers exist. Raises UnsupportedVllm, and has then changed nothing.
+
+    ranks, streams: the estimator's own. seed: of the exploration, equal on all ranks. rank0_confidences: whether all
+    ranks decide with rank 0's confidences, at the price of a broadcast of R × K floats a step.
+    """
+    missing = [name for name in _ATTRIBUTES if not hasattr(manager, name)]
+    if missing:
+        raise UnsupportedVllm(f"AdaptiveVerificationManager has no {missing[0]}")
+    budget = VerificationBudget(manager, estimator, ranks, streams, uplink=uplink, seed=seed)
+    module: Any = importlib.import_module(MODULE)
+    assignment = getattr(module, ASSIGN)
+    if not isinstance(assignment, Assignment):
+        assignment = Assignment(assignment)
+        setattr(module, ASSIGN, assignment)
+    assignment.owners[id(manager._confidence_probs)] = budget
+    manager.get_num_tokens = budget.get_num_tokens
+    manager.set_cost_curves = functools.partial(budget.set_cost_curves, manager.set_cost_curves)
+    if rank0_confidences and ranks.size > 1:
+        manager.record_confidences = functools.partial(_record_rank_0s, ranks, manager.record_confidences)
+    return budget
+
+
+def _record_rank_0s(ranks: Ranks, record: Any, confidence_probs: Any, input_batch: Any) -> Any:
+    ranks.broadcast(confidence_probs[: input_batch.num_reqs])
+    return record(confidence_probs, input_batch)
+
+
+class Assignment:
+    """Stands where vLLM's compiled assignment stood: each manager's own, or vLLM's where it has none.
+
+    owners: by the identity of the manager's confidences, which live as long as it does.
+    """
+
+    def __init__(self, stock: Any) -> None:
+        self.stock = stock
+        self.owners: dict[int, VerificationBudget] = {}
+
+    def __call__(
+        self, confidence_probs: Any, idx_mapping: Any, capacities: Any, draft_budget: int, num_steps: int
+    ) -> None:
+        """Turns scheduled into admitted counts, in place."""
+        owner = self.owners.get(id(confidence_probs))
+        if owner is None or owner.failed:
+            self.stock(confidence_probs, idx_mapping, capacities, draft_budget, num_steps)
+        else:
+            owner.assign(confidence_probs, idx_mapping, capacities, draft_budget)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    """One step's requests. drafts: scheduled draft tokens by request; the same as int32[R], beside the tokens that are
+    no drafts, the request-state slots, and the confidences that decide, float32[R, K]."""
+
+    drafts: dict[str, int]
+    scheduled: NDArray[np.int32]
+    context: NDArray[np.int32]
+    slots: NDArray[np.int32]
+    confidences: NDArray[np.float32]
+
+
+class VerificationBudget:
+    """Decides, for one manager, what each step verifies.
+
+    failed: why vLLM's own budget decides from here on, empty while ours does.
+    """
+
+    def __init__(
+        self,
+        manager: Any,
+        estimator: AcceptanceEstimator,
+        ranks: Ranks,
+        streams: Streams,
+        *,
+        uplink: Uplink | None,
+        seed: int,
+    ) -> None:
+        self.failed = ""
+        self.policy = BudgetPolicy(manager._max_total_logits, bonus_tokens=manager.num_bonus_tokens)
+        self.rank_check = RankCheck(ranks, streams, estimator.device)
+        self.exploration = Exploration(seed)
+        self.last_mode = Mode.TRIM
+        self._manager = manager
+        self._estimator = estimator
+        self._uplink = uplink
+        self._stock = manager.get_num_tokens
+        self._tables: Any = None
+        self._explored = [0.0] * manager.num_speculative_steps
+        self._forces = False
+        self._step = 0
+
+    def get_num_tokens(self, num_tokens_per_req: dict[str, int], draft_tokens: dict[str, list[int]]) -> int:
+        """Tokens of the step once its drafts are cut to the budget; takes and leaves what vLLM's own does."""
+        self._step += 1
+        batch = None if self.failed else self._try(self._batch, num_tokens_per_req, draft_tokens)
+        # In any case: the other ranks wait in its broadcast.
+        self.rank_check.step(self._step, batch.confidences if batch else None)
+        tokens = self._try(self._decide, batch) if batch else None
+        return int(self._stock(num_tokens_per_req, draft_tokens) if tokens is None else tokens)
+
+    def _try(self, part: Callable[..., _T], *arguments: Any) -> _T | None:
+        try:
+            return part(*arguments)
+        except Exception as error:
+            logger.exception("acceptd: the budget failed; vLLM's own decides from here on")
+            self.failed = f"{type(error).__name__}: {error}"
+            self._forces = False
+            self._estimator.untrimmed = False
+            return None
+
+    def assign(self, confidence_probs: Any, idx_mapping: Any, capacities: Any, draft_budget: int) -> None:
+        """The split of this step, on the device."""
+        forced = self._estimator.slots.explored[idx_mapping].to(capacities.dtype) if self._forces else None
+        budget_device.split(confidence_probs, idx_mapping, capacities, draft_budget, forced)
+
+    def set_cost_curves(self, stock: Any, draft_curve: Any, verify_curve: Any) -> None:
+        """Rank 0's curves to all, then vLLM's tables of them, and ours."""
+        from vllm.distributed.parallel_state import get_tp_group  # noqa: PLC0415 (a worker has loaded it)
+
+        manager = self._manager
+        curves = get_tp_group().broadcast_object((draft_curve, verify_curve), src=0)
+        stock(*curves)
+        self._tables = manager.cost_tables
+        try:
+            self.policy.costs = build_cost_table(
+                *curves,
+                max_requests=manager.req_states.max_num_reqs,
+                max_tokens=manager.req_states.max_num_batched_tokens,
+                capture_limit=manager._cudagraph_limit,
+            )
+            for notice in self.policy.costs.notices:
+                logger.warning("acceptd: costs: %s", notice)
+        except AcceptdError as error:
+            self.policy.costs = None
+            logger.warning("acceptd: no cost table, everything is verified: %s", error)
+
+    def status(self) -> dict[str, Any]:
+        """Plain values for `collective_rpc`."""
+        return {
+            "failed": self.failed,
+            "mode": self.last_mode.name.lower(),
+            "divergent_checks": self.rank_check.divergent,
+            "costs": list(self.policy.costs.notices) if self.policy.costs else None,
+            **vars(self.policy.totals),
+        }
+
+    def _batch(self, num_tokens_per_req: dict[str, int], draft_tokens: dict[str, list[int]]) -> _Batch:
+        manager, states = self._manager, self._manager.req_states
+        requests = list(num_tokens_per_req)
+        count = len(requests)
+        tokens = np.fromiter(num_tokens_per_req.values(), np.int32, count)
+        drafts = {request: len(draft_tokens.get(request, ())) for request in requests}
+        scheduled = np.fromiter(drafts.values(), np.int32, count)
+        slots = np.fromiter(map(states.req_id_to_index.__getitem__, requests), np.int32, count)
+        return _Batch(
+            drafts,
+            scheduled,
+            tokens - scheduled,
+            slots,
+            manager._stale_confidences[manager._stale_idx].np[slots],
+        )
+
+    def _decide(self, batch: _Batch) -> int:
+        manager, states = self._manager, self._manager.req_states
+        self._adopt()
+        samples = states.num_computed_tokens_np[batch.slots] + batch.context >= states.prefill_len.np[batch.slots]
+        context_tokens = int(batch.context.sum())
+        decision = self.policy.decide(
+            self._step,
+            batch.confidences,
+            batch.scheduled,
+            self._explored,
+            context_tokens=context_tokens,
+            sampling_requests=int(np.count_nonzero(samples)),
+        )
+        self._estimator.untrimmed = decision.drafts == int(batch.scheduled.sum())
+        self._forces = decision.explored is not None and not self._estimator.untrimmed
+        if decision.explored is not None and self._forces:
+            self._explore(decision.explored, batch.slots)
+        context = dict(zip(batch.drafts, batch.context.tolist(), strict=True))
+        manager._batch_budget = (batch.drafts, context, decision.drafts)
+        if self._uplink is not None and self._step % _REPORT_STEPS == 0:
+            self._report(self._uplink)
+        return context_tokens + decision.drafts
+
+    def _explore(self, explored: Explored, slots: NDArray[np.int32]) -> None:
+        count = len(explored.rows)
+        where = slots[list(explored.rows)].tolist()
+        self._estimator.slots.write_explored(where, [explored.depth] * count, [explored.propensity] * count)
+        for k in range(explored.depth):
+            self._explored[k] += count
+
+    def _adopt(self) -> None:
+        """What all ranks adopted on the same step; a table that was set without curves (by a test, or by hand)."""
+        in_force = self._estimator.in_force
+        served = in_force.version.epoch > 0 or in_force.local
+        policy = self.policy
+        policy.mode = self.last_mode = in_force.mode
+        # Never served: stock vLLM, and its numbers.
+        policy.margin = MARGIN if served else 0.0
+        self.exploration.share = in_force.exploration_rate if served else 0.0
+        policy.exploration = self.exploration
+        tables = self._manager.cost_tables
+        if tables is not self._tables:
+            self._tables = tables
+            policy.costs = None if tables is None else CostTable(*tables)
+
+    def _report(self, uplink: Uplink) -> None:
+        totals = self.policy.totals
+        uplink.report(
+            steps=totals.steps,
+            scheduled=totals.scheduled,
+            clamped_steps=totals.clamped_steps,
+            zero_budget_steps=totals.zero_budget_steps,
+            verification_saved_seconds=totals.saved_ms / 1e3,
+            lost_accepted=totals.lost_tokens,
+        )
