@@ -26,8 +26,8 @@ def plain_assignment(monkeypatch):
     monkeypatch.setattr(adaptive_verification, patch_budget.ASSIGN, stock)
 
 
-def attached(manager, *, ranks=None, uplink=None, rank0_confidences=False, **in_force):
-    estimator = AcceptanceEstimator(manager.req_states.max_num_reqs, K, "cpu")
+def attached(manager, *, estimator=None, ranks=None, uplink=None, rank0_confidences=False, **in_force):
+    estimator = estimator or AcceptanceEstimator(manager.req_states.max_num_reqs, K, "cpu")
     estimator.apply.in_force = replace(estimator.apply.in_force, **in_force)
     return patch_budget.attach(
         manager,
@@ -156,15 +156,22 @@ def last_bit_off(confidences):
 def test_ranks_that_differ_in_the_last_bit(option):
     """cases.md 14: with the option all decide with rank 0's confidences; without it the difference is told."""
     steps = 200
-    batch = Batch(np.random.default_rng(6), 16, K)
-    batch.confidences[:] = 0.7  # ties everywhere, so that a last bit matters
+    # Made here: Triton's interpreter serves one thread.
+    estimators = [AcceptanceEstimator(16, K, "cpu") for _ in range(2)]
 
     def body(rank, ranks):
         mine = Batch(np.random.default_rng(6), 16, K)
-        mine.confidences[:] = 0.7
+        mine.confidences[:] = 0.7  # ties everywhere, so that a last bit matters
         manager = manager_of(mine, random_table(np.random.default_rng(6), 16, K), 10**6)
         manager.record_confidences = lambda confidences, _: _record(manager, confidences)
-        budget = attached(manager, ranks=ranks, rank0_confidences=option, exploration_rate=0.05, **SERVED)
+        budget = attached(
+            manager,
+            estimator=estimators[rank],
+            ranks=ranks,
+            rank0_confidences=option,
+            exploration_rate=0.05,
+            **SERVED,
+        )
         rng = np.random.default_rng(7)
         taken = []
         for _ in range(steps):
@@ -201,12 +208,14 @@ def _record(manager, confidences):
 
 
 def test_a_mode_switch_takes_effect_on_one_step_on_both_ranks():
+    estimators = [AcceptanceEstimator(16, K, "cpu") for _ in range(2)]
+
     def body(rank, ranks):
         rng = np.random.default_rng(8)
         batch = Batch(rng, 16, K)
         batch.confidences *= 0.3
         manager = manager_of(batch, random_table(rng, 16, K), 10**6)
-        budget = attached(manager, ranks=ranks, **SERVED)
+        budget = attached(manager, estimator=estimators[rank], ranks=ranks, **SERVED)
         taken = []
         for step in range(20):
             if step in {7, 14}:
