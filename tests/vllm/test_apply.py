@@ -9,7 +9,7 @@ from fakes import DelayedStreams, FakeUplink, ThreadRanks, line, on_each_rank
 from acceptd.modes import Mode
 from acceptd.types import Coefficients, SegmentCoefficients, Version
 from vllm_client_hook import block as layout
-from vllm_client_hook import reference
+from vllm_client_hook import estimator, reference
 from vllm_client_hook.apply import INTERVAL, LAG
 from vllm_client_hook.estimator import AcceptanceEstimator
 from vllm_client_hook.fallback import ROUND_STEPS
@@ -19,12 +19,17 @@ from vllm_client_hook.streams import HostStreams
 R, K = 4, 3
 
 
+@pytest.fixture(autouse=True)
+def _reference(monkeypatch):
+    # What is tested here is not the kernels, and Triton's interpreter runs in one thread only.
+    monkeypatch.setattr(estimator, "numerics_of", lambda device: reference)
+
+
 class Worker:
     """One rank: an estimator fed with two requests a step. `now` is its clock."""
 
     def __init__(self, ranks, uplink=None, streams=None):
         self.estimator = AcceptanceEstimator(R, K, torch.device("cpu"))
-        self.estimator._numerics = reference  # what is tested here is not the kernels
         self.now = 0.0
         self.estimator.bind(
             ranks=ranks,
@@ -47,7 +52,7 @@ class Worker:
     def state(self):
         """What the kernels and the host decide with."""
         words = self.estimator.apply.words.clone()
-        words[layout.NONCE : layout.NONCE + 2] = 0
+        words[layout.NONCE : layout.DIGEST + 2] = 0
         return words.tolist(), self.estimator.mode, self.estimator.exploration_rate
 
 
@@ -75,6 +80,26 @@ def test_two_ranks_change_on_the_same_step_with_delayed_events_on_one(slow):
     assert changed == [INTERVAL * n + LAG for n in range(1, updates + 1)]
     assert [(nonce, why) for nonce, _, why in uplink.answers] == [(n, "") for n in range(1, updates + 1)]
     assert first[-1][1:] == (Mode.TRIM, updates / 64)
+
+
+def test_ranks_whose_confidences_differ_in_the_last_bit_say_so_and_go_on(caplog):
+    uplink = FakeUplink()
+
+    def body(rank, ranks):
+        worker = Worker(ranks, uplink if rank == 0 else None)
+        run_alone(None, 2 * INTERVAL + LAG, worker)
+        agreed = worker.estimator.apply.diverged
+        for _ in range(INTERVAL):
+            worker.step()
+            if rank == 1:
+                worker.estimator.predictions.view(torch.int32)[2, 1] ^= 1
+        run_alone(None, LAG, worker)
+        return agreed, worker.estimator.apply.diverged, worker.state()
+
+    (agreed0, diverged0, first), (agreed1, diverged1, second) = on_each_rank(2, body)
+    assert (agreed0, agreed1, diverged0, diverged1) == (0, 0, 0, 1)
+    assert first == second
+    assert [r.levelname for r in caplog.records if "rank 1 differ" in r.message] == ["WARNING"]
 
 
 def run_alone(uplink, steps=INTERVAL + LAG, worker=None):
