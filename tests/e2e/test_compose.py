@@ -125,7 +125,8 @@ def test_the_hooks_environment_is_taken() -> None:
     settings = hook_config.load(ours)
     assert settings.address == f"acceptd:{settings_of(SERVICES['acceptd']).listen_address.port}"
     assert {f"ACCEPTD_{field.name.upper()}" for field in dataclasses.fields(settings)} >= ours.keys()
-    options = dict(option.lstrip("-").split("=", 1) for option in SERVICES["vllm"]["command"])
+    _, *given_options = SERVICES["vllm"]["command"]
+    options = dict(option.lstrip("-").split("=", 1) for option in given_options)
     additional = json.loads(without_variables(options["additional-config"]))
     assert hook_config.with_additional(settings, additional).enabled
     speculative = json.loads(without_variables(options["speculative-config"]))
