@@ -14,9 +14,9 @@ from estimator_service.fit.report import Calibration
 ECE_BINS: Final = 15
 
 #: Bins of the log-odds in which ROC curves are accumulated, over ±_AUC_RANGE nats. Rows of one bin count as ties, which
-#: costs an AUC less than 1e-4; memory of a pair grows by K·16 bytes a bin.
-_AUC_BINS: Final = 256
-_AUC_RANGE: Final = 16.0
+#: costs an AUC about 1e-4; memory of a pair grows by K·16 bytes a bin.
+_AUC_BINS: Final = 320
+_AUC_RANGE: Final = 10.0
 
 #: Blocks of a batch whose survival products are scored, evenly spaced. Products need whole rows; raising it costs time
 #: in the hot path.
@@ -33,7 +33,8 @@ class CalibrationSums:
         self._reliability = np.zeros((3, num_positions, ECE_BINS))
         # rejected, accepted by (position, log-odds bin)
         self._ranks = np.zeros((2, num_positions, _AUC_BINS))
-        self._survival = np.zeros((3, ECE_BINS))
+        # blocks, predicted minus observed survival by (position, ECE bin of the first confidence)
+        self._survival = np.zeros((2, num_positions, ECE_BINS))
 
     @property
     def observations(self) -> int:
@@ -60,25 +61,27 @@ class CalibrationSums:
     def add_survival(self, row: Ints, position: Ints, confidence: Floats, accepted: NDArray[np.uint8]) -> None:
         """Score products of confidences of whole blocks. row, position, confidence: [N] as graded; accepted: uint8[B].
 
-        Confidences after a block's first rejection are not reported: the batch's mean at that position stands in.
-        Positions that trimming cut have no label and are left out.
+        Survival through k minus its prediction is Σ_j [reached j] (y_j − p_j) Π_{j<i≤k} p_i. Confidences after a
+        rejection are not reported, so the batch's mean at that position stands in for each p_i of the last factor.
+        Blocks are grouped by their first confidence, the only one that all have. Depths that trimming cut are left out.
         """
         blocks, k = len(accepted), self._k
         stride = -(-blocks // _SURVIVAL_ROWS)
         table = np.full((blocks, k), np.nan)
         table[row, position] = confidence
-        count = np.bincount(position, minlength=k)
-        mean = np.bincount(position, confidence, k) / np.maximum(count, 1)
+        mean = np.bincount(position, confidence, k) / np.maximum(np.bincount(position, minlength=k), 1)
         table = table[::stride]
         passed = accepted[::stride].astype(np.int64)
-        graded = np.isfinite(table)
-        rejected = np.take_along_axis(graded, np.minimum(passed, k - 1)[:, None], 1)[:, 0] & (passed < k)
-        known = (graded | rejected[:, None]) & (count > 0)
-        survival = np.cumprod(np.where(graded, table, mean), axis=1)[known]
-        survived = (np.arange(k) < passed[:, None])[known].astype(np.float64)
-        index = np.minimum((survival * ECE_BINS).astype(np.int64), ECE_BINS - 1)
-        for i, column in enumerate((None, survival, survived)):
-            self._survival[i] += np.bincount(index, column, ECE_BINS)
+        reached = np.isfinite(table)
+        error = np.where(reached, table - (np.arange(k) < passed[:, None]), 0.0)
+        rejected = reached.sum(axis=1) > passed
+        index = np.minimum((table[:, 0] * ECE_BINS).astype(np.int64), ECE_BINS - 1)
+        total = np.zeros(len(table))
+        for depth in range(k):
+            total = total * mean[depth] + error[:, depth]
+            known = reached[:, depth] | rejected
+            self._survival[0, depth] += np.bincount(index[known], minlength=ECE_BINS)
+            self._survival[1, depth] += np.bincount(index[known], total[known], ECE_BINS)
 
     def extend(self, other: CalibrationSums) -> None:
         """Take another's sums too."""
@@ -109,7 +112,7 @@ class CalibrationSums:
             auc_by_position=tuple(area_under_curve(*self._ranks).tolist()),
             ece_by_position=tuple(ece.tolist()),
             gap_by_position=tuple(gap.tolist()),
-            survival_ece=float(np.abs(self._survival[1] - self._survival[2]).sum() / max(self._survival[0].sum(), 1.0)),
+            survival_ece=float(np.abs(self._survival[1]).sum() / max(self._survival[0].sum(), 1.0)),
             reliability=tuple(zip(pooled[0].tolist(), *means.tolist(), strict=True)),
         )
 

@@ -26,8 +26,9 @@ LINE, LINK, SEGMENTED = "line", "link", "link+segments"
 #: raising it flaps less and takes a real gain later.
 _HYSTERESIS: Final = 0.0005
 
-#: Observations scored (decayed) before anything but the line is published.
-_MIN_SCORED: Final = 1_000.0
+#: Observations scored (decayed) before anything but the line is published: with fewer, segments are noise. Raising it
+#: keeps the line longer.
+_MIN_SCORED: Final = 1_500.0
 
 
 @dataclass(frozen=True)

@@ -110,10 +110,10 @@ class Shrinkage:
 
 
 #: Segments: temperatures differ by a factor in slope and by some tenths of a nat in level.
-SEGMENT: Final = Shrinkage(slope=0.2, shift=0.5, intercept=0.2)
+SEGMENT: Final = Shrinkage(slope=0.15, shift=0.3, intercept=0.1)
 
 #: The recent window about the long one: a workload moves the common level, and little else.
-RECENT: Final = Shrinkage(slope=0.1, shift=0.5, intercept=0.1)
+RECENT: Final = Shrinkage(slope=0.1, shift=0.3, intercept=0.1)
 
 #: A workload label about the pair: the slope is the pair's.
 WORKLOAD: Final = Shrinkage(slope=0.0, shift=0.5, intercept=0.2)

@@ -14,7 +14,7 @@ import numpy as np
 
 from acceptd.bins import NUM_BINS
 from estimator_service.fit.histogram import Floats, Graded, Ints, Rows, histogram
-from estimator_service.fit.newton import Cells, Point, Prior, fit
+from estimator_service.fit.newton import Cells, Point, Prior, fit, normal_equations
 
 #: Deviation of the correction of an intercept, nats. Raising it believes fewer explored rows.
 _DEVIATION: Final = 0.5
@@ -83,5 +83,10 @@ class Unbiased:
             line.intercepts,
             np.full_like(line.intercepts, _DEVIATION**-2),
         )
-        fitted = fit(Cells.of(sums), prior, line)
-        return np.where(needed, fitted.intercepts[0] - line.intercepts[0], 0.0)
+        cells = Cells.of(sums)
+        fitted = fit(cells, prior, line)
+        offsets = fitted.intercepts[0] - line.intercepts[0]
+        variance = 1.0 / (normal_equations(cells, fitted).c[0] + _DEVIATION**-2)
+        # Positive-part James and Stein: a correction no larger than its own error would only add noise.
+        kept = np.maximum(0.0, 1.0 - variance / np.maximum(offsets**2, 1e-12))
+        return np.where(needed, offsets * kept, 0.0)
