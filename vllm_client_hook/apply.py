@@ -4,9 +4,6 @@ Every INTERVAL steps rank 0 broadcasts one fixed-size block, new or not, and eve
 rank waits for its own finished copy of it, looks at the same words, comes to the same verdict, and writes the block
 that its kernels (and its captured graphs) read, in place. Mode and exploration rate change in the same moment. No
 decision depends on a clock or a query outside rank 0.
-
-The block also carries a digest of rank 0's confidences. A rank whose own differs decides from other numbers than rank 0
-does; it counts that and says so once. Nothing else follows from it.
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ import torch
 from acceptd.errors import AcceptdError, StaleVersion
 from acceptd.types import Version, prior
 from vllm_client_hook.block import (
-    DIGEST,
     HAS_COEFFICIENTS,
     OWN,
     STATUS,
@@ -71,8 +67,6 @@ class Apply:
         self.adopted_at: int = 0
         self.steps = 0
         self.rejected = 0
-        #: Exchanges at which this rank's confidences were not rank 0's.
-        self.diverged = 0
         self._adoptions: OrderedDict[int, Version | None] = OrderedDict({0: None})
         self._served: Version | None = None
         self._bound = False
@@ -80,14 +74,9 @@ class Apply:
         self.reseed()
 
     def bind(
-        self,
-        ranks: Ranks,
-        uplink: Uplink | None,
-        streams: Streams,
-        confidences: Any,
-        clock: Callable[[], float] = time.monotonic,
+        self, ranks: Ranks, uplink: Uplink | None, streams: Streams, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Links the group and, on rank 0, the service. confidences: float32[R, K], compared over ranks."""
+        """Links the group and, on rank 0, the service."""
         self._ranks = ranks
         self._uplink = uplink
         self._streams = streams
@@ -96,11 +85,6 @@ class Apply:
         self._outgoing = streams.empty(size, torch.int32)
         self._incoming = torch.zeros(size, dtype=torch.int32, device=self._device)
         self._arrived = streams.empty(size, torch.int32)
-        self._confidences = confidences.view(torch.int32)
-        # Odd weights: each changed bit changes the sum, modulo 2^64.
-        self._weights = torch.arange(1, 2 * confidences.numel(), 2, device=self._device).view(confidences.shape)
-        self._digest = torch.zeros(1, dtype=torch.int64, device=self._device)
-        self._own_digest = streams.empty((2,), torch.int32)
         self._considered: tuple[object, ...] | None = None
         self._proposed_index = 0
         self._local = LocalRound()
@@ -158,12 +142,8 @@ class Apply:
             else:
                 self._outgoing.copy_(torch.from_numpy(block.encode()))
             self._incoming.copy_(self._outgoing, non_blocking=True)
-        self._digest.copy_((self._confidences * self._weights).sum())
-        digest = self._digest.view(torch.int32)
-        if self._ranks.rank == 0:
-            self._incoming[DIGEST : DIGEST + 2].copy_(digest)
         self._ranks.broadcast(self._incoming)
-        self._event = self._streams.copy([(self._arrived, self._incoming), (self._own_digest, digest)])
+        self._event = self._streams.copy([(self._arrived, self._incoming)])
 
     def _propose(self, uplink: Uplink) -> Block | None:
         """Rank 0: the next block, None if nothing is new."""
@@ -208,12 +188,6 @@ class Apply:
 
     def _adopt(self) -> None:
         words = self._arrived.numpy()
-        if (words[DIGEST : DIGEST + 2] != self._own_digest.numpy()).any():
-            if not self.diverged:
-                logger.warning(
-                    "acceptd: confidences of rank %d differ from rank 0's: their budgets can differ", self._ranks.rank
-                )
-            self.diverged += 1
         if not words[STATUS] & HAS_COEFFICIENTS:
             return
         try:

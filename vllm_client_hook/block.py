@@ -10,7 +10,7 @@ Words (int32; floats by their bits), J = MAX_KNOTS, S = MAX_SEGMENTS, K position
     8 EXPLORATION float32, share of drafted slots
     9 K          positions
     10 NONCE low, 11 NONCE high: the push it answers; 0: none
-    12 DIGEST low, 13 high: of rank 0's confidences, for the others to compare; 14-15 spare, 0
+    12-15        spare, 0
     16           knots[J], slopes[S, 1 + J], intercepts[S, K]
 
 Unused knots lie at 0 with slope 0; a segment without coefficients of its own holds the line. So the layout, and with
@@ -46,7 +46,6 @@ MODE: Final = 7
 EXPLORATION: Final = 8
 POSITIONS: Final = 9
 NONCE: Final = 10
-DIGEST: Final = 12
 HEADER_WORDS: Final = 16
 
 HAS_COEFFICIENTS: Final = 1

@@ -100,7 +100,7 @@ class AcceptanceEstimator:
         request states. standard_rejection: whether the sampler runs the standard per-token test.
         """
         streams = streams or streams_of(self.device)
-        self.apply.bind(ranks, uplink, streams, self.predictions, clock)
+        self.apply.bind(ranks, uplink, streams, clock)
         self._draft_tokens = draft_tokens
         self._open_gate = 0 if standard_rejection else REJECTION_METHOD
         self._live = live

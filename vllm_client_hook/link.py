@@ -45,7 +45,6 @@ class Link:
             "steps": applied.steps,
             "adopted_at": applied.adopted_at,
             "rejected": applied.rejected,
-            "diverged": applied.diverged,
             "frozen": estimator.frozen,
             "budget": None if self.budget is None else self.budget.status(),
             "uplink": None if self.uplink is None else _plain(self.uplink.stats()),
