@@ -39,9 +39,9 @@ from estimator_service.fit.trimming import Unbiased, inverse_propensity
 from estimator_service.fit.workers import Judge, WorkerRecord, recalibrate
 from estimator_service.fit.workloads import WorkloadTables
 
-#: The first rounds of a pair are this many times shorter, each twice as long as the one before: the prior is a poor
-#: guess, and few rows improve on it. Raising it fits on fewer rows still.
-_RAMP: Final = 16
+#: The first rounds of a pair are these fractions of a full one, and the rest of it: the prior is a poor guess, and few
+#: rows improve on it. More of them fit on fewer rows still.
+_RAMP: Final = (16, 8, 4)
 
 
 class PairModel:
@@ -111,7 +111,9 @@ class PairModel:
         """Blocks after which to close the open round; `target` are a full one, a pair's first rounds are shorter."""
         if self.settings.method == "round":
             return target
-        return max(1, target >> max(0, _RAMP.bit_length() - 1 - self._rounds))
+        lengths = [max(1, target // share) for share in _RAMP]
+        lengths.append(max(1, target - sum(lengths)))
+        return lengths[self._rounds] if self._rounds < len(lengths) else target
 
     def observe(self, rows: Rows, *, used: Coefficients, workload: str = "", worker: str = "") -> None:
         """Take a decoded batch into the open round, and score the predictions that `used` made of its rows.

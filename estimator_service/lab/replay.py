@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from estimator_service.lab.cells import Cells
+from estimator_service.lab.estimators.base import Ramping
 from estimator_service.lab.scores import Scores, log_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from numpy.typing import NDArray
+
     from acceptd.types import Coefficients
+    from estimator_service.lab.blocks import Blocks
     from estimator_service.lab.estimators.base import Estimator
     from estimator_service.lab.trace import Trace
 
@@ -102,12 +106,25 @@ def replay(
         cell = cells.number(blocks)[row]
         workloads.append(blocks.workloads[int(blocks.workload[0])])
         for name, estimator in estimators.items():
-            predicted = estimator.predict(blocks)[blocks.observed]
+            in_force = estimator.coefficients()
+            predicted = _predict_and_learn(estimator, blocks, round_size)
             scores[name].add(predicted, label, position.astype(np.uint8), cell)
             course = courses[name]
             course.observations.append(len(label))
             course.loss.append(float(log_loss(predicted, label).sum()))
-            course.coefficients.append(estimator.coefficients())
-            estimator.learn(blocks)
+            course.coefficients.append(in_force)
         on_progress(len(blocks))
     return Replay(str(trace.path), round_size, cells, scores, courses, workloads)
+
+
+def _predict_and_learn(estimator: Estimator, blocks: Blocks, round_size: int) -> NDArray[np.float64]:
+    """P(accept) of a round's observed positions, row by row. Each part is learned from once it is predicted."""
+    parts = []
+    start = 0
+    while start < len(blocks):
+        size = estimator.next_round(round_size) if isinstance(estimator, Ramping) else len(blocks)
+        part = blocks[start : start + size]
+        parts.append(estimator.predict(part)[part.observed])
+        estimator.learn(part)
+        start += size
+    return np.concatenate(parts)

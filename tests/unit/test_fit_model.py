@@ -169,7 +169,7 @@ def test_first_rounds_are_shorter():
     for _ in range(7):
         lengths.append(model.round_blocks(640))
         model.close_round(0.0)
-    assert lengths == [40, 80, 160, 320, 640, 640, 640]
+    assert lengths == [40, 80, 160, 360, 640, 640, 640]
     assert PairModel(K, FitSettings(method="round")).round_blocks(640) == 640
 
 

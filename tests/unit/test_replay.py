@@ -31,7 +31,7 @@ def test_known_coefficients_are_found_and_come_close_to_the_oracle(tmp_path):
 
 def test_the_first_round_is_predicted_by_the_prior_alone(tmp_path):
     path, joined = write(tmp_path / "t.parquet", [columns(2 * ROUND)])
-    course = run(path, "line").courses["line"]
+    course = run(path, "round").courses["round"]
     row, position, label = observed(joined)
     first = row < ROUND
     prior = sigmoid(0.5 * joined["logit_qmax"][row, position].astype(float) - 0.2)
@@ -39,6 +39,13 @@ def test_the_first_round_is_predicted_by_the_prior_alone(tmp_path):
     expected = metrics.log_loss(label[first], prior[first])
     assert course.loss[0] / course.observations[0] == pytest.approx(expected, rel=1e-6)
     assert course.loss[1] / course.observations[1] < metrics.log_loss(label[~first], prior[~first])
+
+
+def test_our_fit_learns_within_its_first_round_as_a_live_pair_does(tmp_path):
+    path, _ = write(tmp_path / "t.parquet", [columns(2 * ROUND)])
+    courses = run(path, "round", "line").courses
+    assert courses["line"].observations == courses["round"].observations
+    assert courses["line"].loss[0] < courses["round"].loss[0]
 
 
 def test_every_estimator_predicts_a_round_before_it_sees_its_labels(tmp_path):

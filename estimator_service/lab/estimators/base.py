@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,4 +25,13 @@ class Estimator(Protocol):
 
     def coefficients(self) -> Coefficients | None:
         """What is in force, None for an estimator without any."""
+        ...
+
+
+@runtime_checkable
+class Ramping(Protocol):
+    """An estimator that learns sooner in its first rounds, as a live pair does."""
+
+    def next_round(self, target: int) -> int:
+        """Blocks it wants to learn from next, at most `target`, a full round."""
         ...

@@ -41,6 +41,10 @@ class Pair:
         if outcome.held is None:
             self._in_force = outcome.coefficients[""]
 
+    def next_round(self, target: int) -> int:
+        """A pair's first rounds are shorter."""
+        return self._model.round_blocks(target)
+
     def coefficients(self) -> Coefficients:
         """In force."""
         return self._in_force

@@ -33,6 +33,10 @@ class SlopePerPosition:
             if len(reached):
                 pair.learn(reached)
 
+    def next_round(self, target: int) -> int:
+        """As long as the first position's, which every block reaches."""
+        return self._pairs[0].next_round(target)
+
     def coefficients(self) -> None:
         """None: there is no one slope to show."""
         return
