@@ -1,0 +1,156 @@
+"""The store on its own: all or nothing, migrations, recovery."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from acceptd.errors import ConfigError
+from estimator_service import store_schema
+from estimator_service.records import (
+    EpochRecord,
+    HistoryRecord,
+    JournalRecord,
+    MarkRecord,
+    PairRecord,
+    SnapshotRecord,
+)
+from estimator_service.store import Store
+from estimator_service.store_recovery import last_good_path, open_store
+
+
+def make(path, **options):
+    return Store(path, **{"history_versions": 10, "fsync": "normal", "now": 1.0, **options})
+
+
+def event(ticket, pair="p", size=10):
+    return JournalRecord(ticket, pair, "batch", b"x" * size, "w", 2**64 - 1, ticket, "code")
+
+
+def test_records_come_back_as_they_were(tmp_path):
+    store = make(tmp_path / "s")
+    records = [
+        PairRecord("p", b"key", 5.0),
+        HistoryRecord("p", 2, 1, 7.0, "refit", "{}"),
+        HistoryRecord("p", 1, 9, 6.0, "refit", "{}"),
+        event(1),
+        event(2),
+        event(3, "q"),
+        MarkRecord("w", 2**64 - 1, "p", 2, 2),
+        SnapshotRecord("p", 1, 8.0, "{}", b"window"),
+        EpochRecord(4),
+    ]
+    store.commit(records)
+    assert store.pairs() == records[:1]
+    assert store.history("p", 5) == records[1:3]
+    assert list(store.journal("p", 1)) == [records[4]]
+    assert store.marks() == [records[6]]
+    assert store.snapshot("p") == records[7]
+    assert store.snapshot("q") is None
+    assert (store.epoch(), store.last_ticket()) == (4, 3)
+    store.commit([EpochRecord(2), MarkRecord("w", 2**64 - 1, "p", 1, 3)])
+    assert store.epoch() == 4, "never goes down"
+    assert store.marks()[0].sequence == 2, "never goes down"
+
+
+def test_a_commit_is_all_or_nothing(tmp_path):
+    store = make(tmp_path / "s")
+    store.commit([event(1)])
+    with pytest.raises(sqlite3.IntegrityError):
+        store.commit([EpochRecord(9), event(2), event(1)])
+    assert store.epoch() == 0
+    assert [item.ticket for item in store.journal("p", 0)] == [1]
+    store.commit([event(2)])
+
+
+def test_the_journal_reaches_back_to_the_older_of_two_snapshots(tmp_path):
+    store = make(tmp_path / "s")
+    for ticket in range(1, 10):
+        store.commit([event(ticket)])
+        if ticket % 3 == 0:
+            store.commit([SnapshotRecord("p", ticket, 1.0, "{}", str(ticket).encode())])
+    assert store.snapshot("p").ticket == 9
+    assert [item.ticket for item in store.journal("p", 0)] == [7, 8, 9]
+    with sqlite3.connect(tmp_path / "s") as connection:
+        connection.execute("UPDATE snapshots SET header = 'x' WHERE ticket = 9")
+    assert store.snapshot("p").ticket == 6
+    assert [item.ticket for item in store.journal("p", 6)] == [7, 8, 9]
+
+
+def test_history_and_marks_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr("estimator_service.store.MAX_INCARNATIONS", 5)
+    store = make(tmp_path / "s")
+    store.commit([HistoryRecord("p", 1, i, 1.0, "refit", "{}") for i in range(30)])
+    store.commit([MarkRecord("w", i, "p", 1, i) for i in range(30)])
+    store.commit([SnapshotRecord("p", 1, 1.0, "{}", b"")])
+    assert [item.counter for item in store.history("p", 100)] == list(range(29, 19, -1))
+    assert [mark.incarnation for mark in store.marks()] == list(range(25, 30))
+
+
+def test_a_file_that_was_replaced_is_noticed(tmp_path):
+    store = make(tmp_path / "s")
+    (tmp_path / "s").unlink()
+    with pytest.raises(sqlite3.OperationalError, match="removed or replaced"):
+        store.commit([event(1)])
+
+
+def test_a_store_of_a_later_schema_is_left_alone(tmp_path):
+    store = make(tmp_path / "s")
+    store.close()
+    with sqlite3.connect(tmp_path / "s") as connection:
+        connection.execute("INSERT INTO migrations VALUES (99, 'later', 0)")
+    connection.close()
+    before = (tmp_path / "s").read_bytes()
+    with pytest.raises(ConfigError, match="schema version 99"):
+        open_store(tmp_path / "s", history_versions=10, fsync="normal", now=1.0)
+    assert (tmp_path / "s").read_bytes() == before
+
+
+def test_a_change_of_schema_keeps_what_is_there(tmp_path, monkeypatch):
+    store = make(tmp_path / "s")
+    store.commit([PairRecord("p", b"key", 5.0), EpochRecord(3)])
+    store.close()
+    later = (*store_schema.MIGRATIONS, ("a table", ("CREATE TABLE added (x)",)))
+    monkeypatch.setattr(store_schema, "MIGRATIONS", later)
+    monkeypatch.setattr(store_schema, "SCHEMA_VERSION", len(later))
+    store = make(tmp_path / "s", now=2.0)
+    assert store.epoch() == 3
+    assert len(store.pairs()) == 1
+    store.close()
+    with sqlite3.connect(tmp_path / "s") as connection:
+        assert connection.execute("SELECT version, applied_at FROM migrations").fetchall() == [(1, 1.0), (2, 2.0)]
+        assert connection.execute("SELECT count(*) FROM added").fetchone() == (0,)
+    connection.close()
+
+
+def test_a_change_of_schema_that_fails_changes_nothing(tmp_path, monkeypatch):
+    make(tmp_path / "s").close()
+    later = (*store_schema.MIGRATIONS, ("broken", ("CREATE TABLE added (x)", "CREATE NONSENSE")))
+    monkeypatch.setattr(store_schema, "MIGRATIONS", later)
+    with pytest.raises(sqlite3.OperationalError):
+        make(tmp_path / "s")
+    with sqlite3.connect(tmp_path / "s") as connection:
+        assert connection.execute("SELECT max(version) FROM migrations").fetchone() == (1,)
+        assert not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'added'").fetchall()
+    connection.close()
+
+
+def test_recovery_prefers_the_copy_and_falls_back_to_empty(tmp_path, caplog):
+    path = tmp_path / "s"
+    options = {"history_versions": 10, "fsync": "normal", "now": 1.0}
+    store = open_store(path, **options)
+    store.commit([EpochRecord(5)])
+    store.backup(last_good_path(path))
+    store.commit([EpochRecord(6)])
+    store.close()
+    path.write_bytes(b"garbage" * 1000)
+    store = open_store(path, **options)
+    assert store.epoch() == 5
+    store.close()
+    path.write_bytes(b"garbage" * 1000)
+    last_good_path(path).write_bytes(b"more garbage" * 1000)
+    store = open_store(path, **options)
+    assert store.epoch() == 0
+    assert "starting with an empty store" in caplog.text
+    assert len([item for item in tmp_path.iterdir() if ".damaged-" in item.name]) == 3
