@@ -12,7 +12,8 @@ from estimator_service.cli import jsonable
 from estimator_service.cli.client import InspectClient
 from estimator_service.cli.options import DEFAULT_ADDRESS, Address, Json, Pair
 from estimator_service.cli.output import console, print_json
-from estimator_service.cli.pair_view import one_line, pair_view
+from estimator_service.cli.pair_view import one_line
+from estimator_service.cli.watch_view import LOOKS, WatchView
 
 
 def register(app: typer.Typer) -> None:
@@ -48,9 +49,10 @@ def watch(
                 if once:
                     return
             return
+        view = WatchView(client.history(pair, LOOKS).entries)
         with Live(console=out, auto_refresh=False, screen=not once) as live:
             for state in states:
-                workers = client.workers(state.summary.id).workers
-                live.update(pair_view(state, workers, time.time()), refresh=True)
+                view.add(state, time.time())
+                live.update(view.render(), refresh=True)
                 if once:
                     return

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import pty
 import struct
+import subprocess
+import sys
+import termios
 import urllib.request
 from collections.abc import Iterator
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from running import TRACE, Service, serving, until
+from running import ENVIRONMENT, TRACE, Service, serving, until
 
 from estimator_service.cli.client import InspectClient
 
@@ -87,6 +94,26 @@ def test_watch_once(service: Service) -> None:
     line = service.acceptd("watch", "smol", "--once")
     assert len(line.splitlines()) == 1
     assert "slope" in line
+
+
+def test_watch_in_a_terminal(service: Service) -> None:
+    """A pseudo-terminal of 80 columns: the live view, not the lines."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
+    command = [sys.executable, "-m", "estimator_service.cli", "watch", "smol", "--once", "--address", service.address]
+    process = subprocess.Popen(command, stdout=follower, env={**ENVIRONMENT, "TERM": "xterm"})
+    os.close(follower)
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO: the other end is closed
+        while chunk := os.read(leader, 65536):
+            shown += chunk
+    os.close(leader)
+    assert process.wait(timeout=30) == 0
+    text = shown.decode()
+    assert "observations/s" in text
+    assert "●" in text
+    for intercept in service.json("show", "smol")["coefficients"]["intercepts"]:
+        assert f"{intercept:+.3f}" in text
 
 
 def test_workers_are_listed_while_they_are_there(service: Service) -> None:
