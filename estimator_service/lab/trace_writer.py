@@ -55,19 +55,7 @@ class TraceWriter:
 
     def write(self, blocks: Blocks) -> None:
         """Appends `blocks`; NaN in a position column becomes null. One row group a call."""
-        columns_: dict[str, pa.Array] = {
-            "workload": pa.DictionaryArray.from_arrays(blocks.workload, pa.array(list(blocks.workloads), pa.string())),
-            "temperature": pa.array(blocks.temperature),
-            "admitted": pa.array(blocks.admitted),
-            "accepted": pa.array(blocks.accepted),
-            "propensity": pa.array(blocks.propensity),
-            "segment": pa.array(blocks.segment),
-            "explored": pa.array(blocks.explored),
-            "step": None if blocks.step is None else pa.array(blocks.step, pa.int32()),
-            "request": None if blocks.request is None else pa.array(blocks.request, pa.int32()),
-        }
-        columns_ |= {name: self._list(blocks.positions[name]) for name in self._positions}
-        arrays = [columns_[name] for name in self._schema.names]
+        arrays = [self._column(blocks, field) for field in self._schema]
         self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
         self.blocks += len(blocks)
 
@@ -89,6 +77,13 @@ class TraceWriter:
             self.close()
         else:
             self.abandon()
+
+    def _column(self, blocks: Blocks, field: pa.Field) -> pa.Array:
+        if field.name in blocks.positions:
+            return self._list(blocks.positions[field.name])
+        if field.name == "workload":
+            return pa.DictionaryArray.from_arrays(blocks.workload, pa.array(list(blocks.workloads), pa.string()))
+        return pa.array(getattr(blocks, field.name), field.type)
 
     def _list(self, values: NDArray[np.float32]) -> pa.Array:
         absent = np.isnan(values).ravel()
