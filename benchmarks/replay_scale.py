@@ -1,6 +1,6 @@
 """A replay of ten million observations: wall time and peak memory, beside their limits of 60 s and 1 GB.
 
-    python benchmarks/replay_scale.py [--observations N] [--json]
+    python -m benchmarks.replay_scale [--observations N] [--json]
 
 Writes a synthetic trace to a temporary directory, then runs `acceptd replay` on it in a process of its own.
 """
@@ -15,10 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.result import below
 from estimator_service.lab.blocks import Blocks
 from estimator_service.lab.trace_writer import TraceWriter
 
@@ -26,7 +28,7 @@ K = 8
 WORKLOADS = ["code", "prose", "chat", "math"]
 TEMPERATURES = [0.0, 0.3, 0.7, 1.0]
 CHUNK = 65_536
-LIMIT_SECONDS, LIMIT_BYTES = 60.0, 1e9
+LIMIT_SECONDS, LIMIT_GIGABYTES = 60.0, 1.0
 
 ENTRY = "import sys; from estimator_service.cli.entry import main; sys.exit(main())"
 
@@ -72,20 +74,20 @@ def main() -> int:
         if done.returncode:
             sys.stderr.write(done.stderr)
             return 1
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     estimators = json.loads(done.stdout)["estimators"]
     assert all(scores["observations"] == observations for scores in estimators.values())
     results = [
-        {"name": "replay_seconds", "value": seconds, "limit": LIMIT_SECONDS, "unit": "s", "ok": seconds < LIMIT_SECONDS},
-        {"name": "replay_peak_bytes", "value": peak, "limit": LIMIT_BYTES, "unit": "B", "ok": peak < LIMIT_BYTES},
+        below("replay of 10 M observations", seconds, LIMIT_SECONDS, "s"),
+        below("its peak memory", usage.ru_maxrss * 1024 / 1e9, LIMIT_GIGABYTES, "GB"),
     ]
     if options.json:
-        print(json.dumps(results, indent=2))
+        print(json.dumps([asdict(result) for result in results], indent=2))
     else:
-        print(f"{observations:,} observations, {len(estimators)} estimators")
+        print(f"{observations:,} observations, {len(estimators)} estimators, {usage.ru_utime:.0f} s of CPU time")
         for result in results:
-            print(f"{result['name']:20} {result['value']:,.1f} {result['unit']}  limit {result['limit']:,.0f}")
-    return 0 if all(result["ok"] for result in results) else 1
+            print(f"{result.name:30} {result.value:8.2f} {result.unit:3} {result.goal}")
+    return 0 if all(result.ok for result in results) else 1
 
 
 if __name__ == "__main__":

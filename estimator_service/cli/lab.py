@@ -95,7 +95,9 @@ def replay(
         list[str] | None,
         typer.Option("--estimator", "-e", help="Which to score; several times or with commas. All, unless given."),
     ] = None,
-    round_size: Annotated[int, typer.Option("--round", min=1, help="Blocks between two refits.")] = 640,
+    round_size: Annotated[
+        int | None, typer.Option("--round", min=1, help="Blocks between refits: 640, more for a long trace.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="DIR", help="Draw PNG files there.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -118,9 +120,10 @@ def replay(
             from estimator_service.lab.plots import draw  # noqa: PLC0415
     opened = Trace(trace)
     names = [name.strip() for item in estimator or [] for name in item.split(",") if name.strip()]
+    size = round_size or replaying.default_round(opened)
     estimators = build(opened, names)
     with _progress(f"replaying {trace.name}", opened.num_blocks) as advance:
-        outcome = replaying.replay(opened, estimators, round_size=round_size, on_progress=advance)
+        outcome = replaying.replay(opened, estimators, round_size=size, on_progress=advance)
     pictures = [] if plot is None else draw(outcome, plot, title=opened.pair or trace.stem)
     if as_json:
         print_json(outcome.as_json())

@@ -44,6 +44,13 @@ from estimator_service.fit.workloads import WorkloadTables
 _RAMP: Final = (16, 8, 4)
 
 
+def ramped(target: int, rounds: int) -> int:
+    """Blocks of the round that follows `rounds` closed ones, where a full one has `target`."""
+    lengths = [max(1, target // share) for share in _RAMP]
+    lengths.append(max(1, target - sum(lengths)))
+    return lengths[rounds] if rounds < len(lengths) else target
+
+
 class PairModel:
     """Decayed statistics of one pair, and its open round.
 
@@ -109,11 +116,7 @@ class PairModel:
 
     def round_blocks(self, target: int) -> int:
         """Blocks after which to close the open round; `target` are a full one, a pair's first rounds are shorter."""
-        if self.settings.method == "round":
-            return target
-        lengths = [max(1, target // share) for share in _RAMP]
-        lengths.append(max(1, target - sum(lengths)))
-        return lengths[self._rounds] if self._rounds < len(lengths) else target
+        return target if self.settings.method == "round" else ramped(target, self._rounds)
 
     def observe(self, rows: Rows, *, used: Coefficients, workload: str = "", worker: str = "") -> None:
         """Take a decoded batch into the open round, and score the predictions that `used` made of its rows.

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from estimator_service.lab.estimators.base import Estimator
     from estimator_service.lab.trace import Trace
 
-#: Blocks a round, unless told otherwise: ten decode steps of 64 requests.
+#: Blocks a round at least, unless told otherwise: ten decode steps of 64 requests.
 DEFAULT_ROUND: Final = 640
+
+#: Rounds a long trace is cut into, unless told otherwise: refits are what takes the time, and a busy service closes
+#: larger rounds too.
+_MOST_ROUNDS: Final = 1000
 
 #: What the share of the gap closed is measured between.
 BASELINE: Final = "round"
@@ -85,11 +89,16 @@ class Replay:
         }
 
 
+def default_round(trace: Trace) -> int:
+    """Blocks a round for this trace: `DEFAULT_ROUND`, larger for one of more than 640,000 blocks."""
+    return max(DEFAULT_ROUND, -(-trace.num_blocks // _MOST_ROUNDS))
+
+
 def replay(
     trace: Trace,
     estimators: Mapping[str, Estimator],
     *,
-    round_size: int = DEFAULT_ROUND,
+    round_size: int,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Replay:
     """Runs `estimators` over `trace`, `round_size` blocks a round. `on_progress` gets the blocks just done.

@@ -7,7 +7,7 @@ from synthetic_trace import INTERCEPTS, SLOPE, columns, observed, sigmoid, write
 
 from acceptd.errors import ConfigError
 from estimator_service.lab.estimators.registry import ESTIMATORS, build
-from estimator_service.lab.replay import replay
+from estimator_service.lab.replay import default_round, replay
 from estimator_service.lab.trace import Trace
 
 ROUND = 500
@@ -129,6 +129,15 @@ def test_the_round_changes_nothing_but_when_estimators_learn(tmp_path):
     small, large = run(path, "raw", round_size=7), run(path, "raw", round_size=100_000)
     assert small.as_json()["estimators"] == large.as_json()["estimators"]
     assert len(large.courses["raw"].loss) == 1
+
+
+def test_long_traces_have_longer_rounds():
+    class Fake:
+        num_blocks = 40_320
+
+    assert default_round(Fake()) == 640
+    Fake.num_blocks = 4_000_000
+    assert default_round(Fake()) == 4_000
 
 
 def test_an_attached_confidence_is_scored_where_the_trace_has_one(tmp_path):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from estimator_service.lab.estimators.pair import Pair
+from acceptd.bins import NUM_BINS
+from acceptd.limits import PRIOR_INTERCEPT, PRIOR_SLOPE
+from estimator_service.fit.hierarchy import RECENT, fit_groups
+from estimator_service.fit.histogram import bins_of, histogram
+from estimator_service.fit.model import ramped
+from estimator_service.fit.newton import Cells, Point, Prior, fit
+from estimator_service.fit.predict import sigmoid
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,39 +22,47 @@ if TYPE_CHECKING:
 
 
 class SlopePerPosition:
-    """K pairs of one position each, fitted by the same code as the shared slope."""
+    """K lines fitted by the code, with the prior and the two windows, of the shared one. Refits whenever it learns.
+
+    Windows are sums of n, accepted, x: float64[3, K, 1, NUM_BINS], positions taking the place of segments.
+    """
 
     def __init__(self, num_positions: int, settings: FitSettings) -> None:
-        self._pairs = [Pair(1, settings) for _ in range(num_positions)]
+        shape = (num_positions, 1)
+        self._settings = settings
+        self._long = np.zeros((3, num_positions, 1, NUM_BINS))
+        self._recent = np.zeros_like(self._long)
+        self._prior = Prior(
+            np.full(shape, PRIOR_SLOPE),
+            np.full(shape, settings.slope_deviation**-2),
+            np.full(shape, PRIOR_INTERCEPT),
+            np.full(shape, settings.intercept_deviation**-2),
+        )
+        self._rounds = 0
+        self._base = self._point = Point(self._prior.slopes, self._prior.intercepts)
 
     def predict(self, blocks: Blocks) -> NDArray[np.float64]:
-        """float64[B, K]."""
-        return np.concatenate([pair.predict(_only(blocks, k)) for k, pair in enumerate(self._pairs)], axis=1)
+        """float64[B, K]; NaN where x was not recorded."""
+        return sigmoid(self._point.slopes[:, 0] * blocks.x.astype(np.float64) + self._point.intercepts[:, 0])
 
     def learn(self, blocks: Blocks) -> None:
         """Each position from the blocks that reached it."""
-        for k, pair in enumerate(self._pairs):
-            reached = _only(blocks, k)[blocks.observed[:, k]]
-            if len(reached):
-                pair.learn(reached)
+        row, position = np.nonzero(blocks.observed)
+        x = blocks.x[row, position].astype(np.float64)
+        accepted = blocks.label[row, position].astype(np.float64)
+        cell = position * NUM_BINS + bins_of(x)
+        sums = histogram(cell, x, accepted, self._long[0].size).reshape(self._long.shape)
+        settings = self._settings
+        self._long = self._long * 0.5 ** (len(x) / settings.half_life_observations) + sums
+        self._recent = self._recent * 0.5 ** (len(x) / settings.recent_half_life_observations) + sums
+        self._base = fit(Cells.of(self._long), self._prior, self._base)
+        self._point = fit_groups(Cells.of(self._recent), self._base, RECENT)
+        self._rounds += 1
 
     def next_round(self, target: int) -> int:
-        """As long as the first position's, which every block reaches."""
-        return self._pairs[0].next_round(target)
+        """As a pair's."""
+        return ramped(target, self._rounds)
 
     def coefficients(self) -> None:
         """None: there is no one slope to show."""
         return
-
-
-def _only(blocks: Blocks, position: int) -> Blocks:
-    """Position k of each block, as a block of one."""
-    rows = blocks.observations()
-    return replace(
-        blocks,
-        accepted=(blocks.accepted > position).astype(np.uint8),
-        admitted=np.ones(len(blocks), np.uint8),
-        explored=(rows.explored > position).astype(np.uint8),
-        propensity=np.where(rows.explored > position, rows.propensities, np.float32(0)),
-        positions={"logit_qmax": blocks.x[:, position : position + 1]},
-    )
