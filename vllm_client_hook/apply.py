@@ -92,6 +92,10 @@ class Apply:
         self._lost = False
         self._bound = True
 
+    def unbind(self) -> None:
+        """Joins no broadcast any more; all ranks do so between the same two steps."""
+        self._bound = False
+
     def advance(self) -> None:
         """One decode step; on every rank at the same ones."""
         if not self._bound:

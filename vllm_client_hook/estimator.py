@@ -105,8 +105,13 @@ class AcceptanceEstimator:
         self._open_gate = 0 if standard_rejection else REJECTION_METHOD
         self._live = live
         if ranks.rank == 0 and uplink is not None:
-            self._uplink = uplink
+            self._uplink: Uplink = uplink
             self._tap = Tap(self.slots, streams, self._hand_over)
+
+    def unbind(self) -> None:
+        """Predicts on with what is in force, neither reports nor adopts; on all ranks between the same two steps."""
+        self.apply.unbind()
+        self._tap = None
 
     def predict(self, logits: Any, idx_mapping: Any, draft_step: Any, confidence_probs: Any, temperature: Any) -> None:
         """Feature and probability of one draft step; arguments as in `vllm_client_hook.kernels.predict`."""

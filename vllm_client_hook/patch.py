@@ -151,30 +151,63 @@ def _extend_worker(module: ModuleType, settings: HookSettings) -> None:
 
 def _bind(worker: Any, settings: HookSettings) -> None:
     """After load: links estimator, sampler, request states and the service, and says whether the hook is active."""
-    runner = worker.model_runner
-    speculator = getattr(runner, "speculator", None)
+    speculator = getattr(worker.model_runner, "speculator", None)
     estimator = getattr(speculator, "acceptance_estimator", None)
-    rank, _, _ = _tensor_parallel()
+    ranks, store, name = _tensor_parallel()
     if estimator is None or not isinstance(estimator, _ours()):
-        if rank.rank == 0:
+        if ranks.rank == 0:
             logger.info("acceptd %s: not active: %s", __version__, _why_not(speculator))
         return
+    from vllm_client_hook.ranks import agree  # noqa: PLC0415 (torch: only where a worker loads)
+
     effective = _factory().effective
-    key = pair_key(worker.vllm_config, effective)
-    uplink = _uplink(key, effective, worker.vllm_config) if rank.rank == 0 else None
+    link, reason = None, ""
+    try:
+        link = _linked(worker, estimator, ranks)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+    # A rank that failed here alone would leave the others waiting for it in their first broadcast.
+    disagreement = agree(
+        ranks,
+        store,
+        f"acceptd/{name}/{EstimatorFactory.constructions}/bound",
+        {"refused": reason},
+        timeout_seconds=effective.agreement_timeout,
+    )
+    if link is None or disagreement:
+        estimator.unbind()
+        why = reason or disagreement
+        logger.warning("acceptd %s: predicts with the prior, reports nothing: %s", __version__, why)
+        return
+    setattr(worker, _LINK, link)
+    if link.uplink is not None:
+        link.uplink.start()
+        key = pair_key(worker.vllm_config, effective)
+        logger.info("acceptd %s: active for pair %s, service at %s", __version__, key.id, effective.address)
+
+
+def _linked(worker: Any, estimator: Any, ranks: Any) -> Link:
+    """The estimator bound to sampler, request states and, on rank 0, the service."""
+    from vllm_client_hook.seams import Unserved  # noqa: PLC0415 (only where a worker loads)
+
+    runner = worker.model_runner
+    effective = _factory().effective
+    uplink = None
+    if ranks.rank == 0:
+        try:
+            uplink = _uplink(pair_key(worker.vllm_config, effective), effective, worker.vllm_config)
+        except Exception:
+            logger.exception("acceptd %s: no uplink; the worker goes on with its own rounds", __version__)
     estimator.bind(
-        ranks=rank,
-        uplink=uplink,
+        ranks=ranks,
+        uplink=uplink or (Unserved() if ranks.rank == 0 else None),
         live=lambda: getattr(runner.adaptive_verification, "cost_tables", None) is not None,
         draft_tokens=runner.req_states.draft_tokens,
         standard_rejection=_standard_rejection(runner),
     )
     sampler = runner.sampler
     sampler.add_request = _admitting(sampler.add_request, estimator, custom=_custom_processors(sampler))
-    setattr(worker, _LINK, Link(estimator, uplink, rank=rank.rank))
-    if uplink is not None:
-        uplink.start()
-        logger.info("acceptd %s: active for pair %s, service at %s", __version__, key.id, effective.address)
+    return Link(estimator, uplink, rank=ranks.rank)
 
 
 def _bind_budget(worker: Any) -> None:

@@ -48,3 +48,19 @@ class Uplink(Protocol):
 
     def weights_changed(self, generation: int) -> None:
         """The pair's weights were replaced: from now on it is another pair."""
+
+
+class Unserved:
+    """An uplink to nowhere: as if the service had never answered."""
+
+    def offer(self, rows: Rows) -> None:
+        """Dropped."""
+
+    def latest(self) -> None:
+        """Never served."""
+
+    def answer(self, nonce: int, version: Version | None, rejected: str = "") -> None:
+        """Nobody asked."""
+
+    def weights_changed(self, generation: int) -> None:
+        """Nobody to tell."""

@@ -121,3 +121,32 @@ def on_each_rank(size, body, corrupt=None):
     if errors:
         raise errors[0]
     return results
+
+
+class MemoryStore:
+    """The semantics of torch.distributed.TCPStore, within one process."""
+
+    def __init__(self):
+        self._values, self._changed = {}, threading.Condition()
+
+    def set(self, key, value):
+        with self._changed:
+            self._values[key] = value.encode()
+            self._changed.notify_all()
+
+    def get(self, key):
+        with self._changed:
+            return self._values[key]
+
+    def wait(self, keys, timeout):
+        with self._changed:
+            if not self._changed.wait_for(lambda: all(k in self._values for k in keys), timeout.total_seconds()):
+                raise TimeoutError(keys)
+
+    def compare_set(self, key, expected, desired):
+        with self._changed:
+            current = self._values.get(key)
+            if (current is None and expected == "") or (current is not None and current.decode() == expected):
+                self._values[key] = desired.encode()
+                self._changed.notify_all()
+            return self._values.get(key, expected.encode())
