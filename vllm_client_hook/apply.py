@@ -116,15 +116,13 @@ class Apply:
         if self._lost:
             self._local.learn(rows)
 
-    def weights_changed(self) -> None:
+    def next_generation(self) -> None:
         """Another pair from here on: what is under way is refused, and versions start anew."""
         self.generation += 1
         self._served = None
         # What was fitted for the old weights goes on serving, and is nobody's version of the new pair.
         self._adoptions = OrderedDict.fromkeys(self._adoptions)
         self.versions = dict(self._adoptions)
-        if self._bound and self._uplink is not None:
-            self._uplink.weights_changed(self.generation)
 
     def reseed(self) -> None:
         """Writes the block in force again from the host."""

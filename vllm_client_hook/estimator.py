@@ -163,11 +163,16 @@ class AcceptanceEstimator:
 
     def weights_changed(self) -> None:
         """Target or draft weights were replaced, on all ranks between the same two steps."""
-        self.flush()
-        self.slots.forget_predictions()
-        self.apply.weights_changed()
-        if self._tap is not None:
-            self._tap.generation = self.apply.generation
+        # First, and nothing in it can fail: ranks that count generations differently would adopt differently.
+        self.apply.next_generation()
+        try:
+            self.slots.forget_predictions()
+            if self._tap is not None:
+                self.flush()
+                self._tap.generation = self.apply.generation
+                self._uplink.weights_changed(self.apply.generation)
+        except Exception as error:
+            self._freeze("following new weights", error)
 
     @property
     def in_force(self) -> Block:

@@ -246,6 +246,28 @@ def test_new_weights_start_a_new_pair_and_refuse_what_was_under_way():
     assert worker.estimator.slope.tolist() == [0.625]
 
 
+def test_a_rank_that_fails_to_follow_new_weights_still_counts_them():
+    class Broken(FakeUplink):
+        def weights_changed(self, generation):
+            raise RuntimeError("no")
+
+    uplink = Broken()
+
+    def body(rank, ranks):
+        worker = Worker(ranks, uplink if rank == 0 else None)
+        run_alone(None, worker=worker)
+        worker.estimator.weights_changed()
+        if rank == 0:
+            uplink.push(line((1, 1), 0.75, [0.5] * K), 1, generation=1)
+        run_alone(None, INTERVAL, worker)
+        return worker.estimator.frozen, worker.state()
+
+    (frozen, first), (_, second) = on_each_rank(2, body)
+    assert frozen.startswith("following new weights: ")
+    assert first == second
+    assert first[0][layout.VERSION] == 1
+
+
 def test_a_service_that_is_lost_for_too_long_is_replaced_by_the_same_local_round_on_all_ranks():
     uplink = FakeUplink()
     uplink.push(line((2, 5), 0.75, [0.5] * K), 1, max_age_seconds=10.0)
