@@ -46,13 +46,14 @@ class Board(Generic[T]):
     """
 
     def __init__(self) -> None:
+        self._published = 0
         self._entries: dict[str, tuple[int, T]] = {}
         self._watches: dict[str, set[Watch[T]]] = {}
 
     def publish(self, topic: str, value: T) -> None:
         """Replaces the topic's value and wakes its watchers."""
-        serial, _ = self._entries.get(topic, (0, None))
-        self._entries[topic] = (serial + 1, value)
+        self._published += 1
+        self._entries[topic] = (self._published, value)
         for watch in tuple(self._watches.get(topic, ())):
             watch.wake()
 
@@ -61,7 +62,7 @@ class Board(Generic[T]):
         return self.entry(topic)[1]
 
     def entry(self, topic: str) -> tuple[int, T | None]:
-        """(how many values there were, the latest)."""
+        """(its place among all that was published, the latest value); (0, None) before the first."""
         return self._entries.get(topic, (0, None))
 
     def watch(self, topic: str, wake: Callable[[], None]) -> Watch[T]:
@@ -76,3 +77,7 @@ class Board(Generic[T]):
         watches.discard(watch)
         if not watches:
             self._watches.pop(topic, None)
+
+    def drop(self, topic: str) -> None:
+        """Forgets the topic's value. Its watchers stay, and wait for the next."""
+        self._entries.pop(topic, None)

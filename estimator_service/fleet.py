@@ -86,6 +86,7 @@ class Fleet:
     def disconnect(self, session: Session) -> None:
         """Forgets a stream that ended. Its worker stays on the roster."""
         session.leave()
+        session.pair.last_active = self.clock.monotonic()
         if self.sessions.get(session.worker.key) is session:
             del self.sessions[session.worker.key]
         if not self.sessions:
@@ -127,12 +128,28 @@ class Fleet:
                 raise Busy(f"{key.id} has max_workers_a_pair = {settings.max_workers_a_pair} workers connected")
         if pair is None:
             if len(self.pairs) >= settings.max_pairs:
-                raise Busy(f"{len(self.pairs)} pairs are known; accepted: max_pairs = {settings.max_pairs}")
+                self._forget_idle_pair()
             pair = Pair(key, settings, self.clock, self.epoch)
             self.ledger.pair(pair)
             self.add(pair)
             logger.info("new pair %s: %s", pair.id, key)
         return pair
+
+    def _forget_idle_pair(self) -> None:
+        """Makes room for a pair: each update of a model's weights begins one, and leaves one behind.
+
+        Raises Busy if all pairs have workers.
+        """
+        busy = {session.pair.id for session in self.sessions.values()}
+        idle = [pair for pair in self.pairs.values() if pair.id not in busy]
+        if not idle:
+            raise Busy(f"{len(self.pairs)} pairs have workers; accepted: max_pairs = {self.settings.max_pairs}")
+        pair = min(idle, key=lambda pair: pair.last_active)
+        logger.warning("pair %s has no workers and is forgotten: max_pairs = %d", pair.id, self.settings.max_pairs)
+        del self.pairs[pair.id]
+        self.board.drop(pair.id)
+        self.ledger.forget(pair)
+        self.metrics.forget(pair.id)
 
     async def _rise_above(self, hello: estimator_pb2.Hello, pair: Pair) -> None:
         """Makes sure that what is handed out from here on does not sort before what this worker holds."""

@@ -56,7 +56,7 @@ class InspectServicer(inspect_pb2_grpc.InspectServicer):
         changed = asyncio.Event()
         watch = self._fleet.board.watch(pair.id, changed.set)
         try:
-            while not self._fleet.draining:
+            while not self._fleet.draining and self._fleet.pairs.get(pair.id) is pair:
                 changed.clear()
                 yield inspect_pb2.WatchPairResponse(state=pair_state(self._fleet, pair))
                 try:
@@ -97,7 +97,7 @@ class InspectServicer(inspect_pb2_grpc.InspectServicer):
             raise AssertionError("abort raises") from error
         try:
             yield inspect_pb2.TapPairResponse(pair=pair_summary(self._fleet, pair))
-            while not self._fleet.draining:
+            while not self._fleet.draining and self._fleet.pairs.get(pair.id) is pair:
                 message = await tap.take()
                 if message is not None:
                     yield message

@@ -5,8 +5,8 @@ to the journal; a snapshot of the pair replaces those before it. Replaying the j
 pair's state again, with high-water marks and exact counters.
 
 * strict: an event is submitted when it happens, and the answer to its batch waits for the commit.
-* relaxed: events are submitted together every `commit_seconds`. Where a pair's events have become larger than a
-  snapshot, the snapshot is written in their place, which bounds both memory and writing.
+* relaxed: events are submitted together every `commit_seconds`. Where a pair's events have become much larger than a
+  snapshot, one is written in their place, which bounds both memory and writing.
 
 When a commit fails, serving goes on. The whole state is submitted again until it is committed; strict mode postpones
 batches meanwhile.
@@ -26,6 +26,7 @@ from estimator_service.pair import MAX_RECENT
 from estimator_service.publication import Publication
 from estimator_service.records import (
     EpochRecord,
+    ForgetRecord,
     HistoryRecord,
     JournalRecord,
     MarkRecord,
@@ -52,9 +53,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Bytes of a pair's events that are held for the journal before a snapshot takes their place, until the size of its
-#: snapshots is known.
-_FIRST_SNAPSHOT_BYTES = 256 * 1024
+#: Size of a pair's snapshots, until one was made.
+_FIRST_SNAPSHOT_BYTES = 128 * 1024
+#: Relaxed mode: events may be this many times the size of a snapshot before one takes their place. Making one costs
+#: about as much time as learning from as many bytes; raising it writes more.
+_EVENTS_A_SNAPSHOT = 4
 #: Strict mode: bytes of a pair's journal after which it is folded into a snapshot before its time. A restart replays
 #: at most this much a pair (about a second).
 _MAX_JOURNAL_BYTES = 32 * 1024 * 1024
@@ -130,6 +133,12 @@ class Ledger:
     def restored(self, pair: Pair) -> None:
         """Notes a pair that came from the store."""
         self._accounts[pair.id] = _Account(pair, self._clock.monotonic())
+
+    def forget(self, pair: Pair) -> None:
+        """Notes that a pair is forgotten."""
+        del self._accounts[pair.id]
+        if self._writer is not None:
+            self._writer.submit([ForgetRecord(pair.id)], self.committed)
 
     def batch(self, pair: Pair, worker: Worker, workload: str, batch: estimator_pb2.ObservationBatch) -> int:
         """Notes an applied batch; returns the ticket that its answer waits for, 0 for none."""
@@ -292,7 +301,7 @@ class Ledger:
         account.bytes += size
         if self._strict or self._writer is None:
             return False
-        if account.bytes > account.snapshot_bytes:
+        if account.bytes > _EVENTS_A_SNAPSHOT * account.snapshot_bytes:
             account.folded = True
             account.events = []
         return account.folded

@@ -58,6 +58,17 @@ class Metrics:
             for name, text in _TOTALS.items()
         }
 
+        self._forgotten = Counter(
+            "acceptd_pairs_forgotten", "Pairs without workers that made room for others.", registry=registry
+        )
+
+    def forget(self, pair: str) -> None:
+        """A pair is gone, and with it its labels."""
+        self._forgotten.inc()
+        families = (self._refit_seconds, self._update_seconds, self._updates, self._gaps, *self._totals.values())
+        for family in families:
+            family.remove_by_labels({"pair": pair})
+
     def refit(self, pair: str, seconds: float) -> None:
         """A round was closed in `seconds`."""
         self._refit_seconds.labels(pair).observe(seconds)

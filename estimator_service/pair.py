@@ -56,6 +56,8 @@ class Pair:
         self.id = key.id
         self.first_seen = clock.wall() if first_seen is None else first_seen
         self.num_positions = key.num_speculative_tokens
+        #: Monotonic seconds of its latest batch or worker.
+        self.last_active = clock.monotonic()
         self.counters = Counters.zero(self.num_positions)
         self.mode = Mode.MODE_TRIM
         self.epoch = epoch
@@ -102,8 +104,9 @@ class Pair:
             # One that only a newer hook knows is counted as unspecified, so that reasons stay a bounded set.
             reason = item.reason if item.reason in _EXCLUSION_REASONS else 0
             self.counters.exclusions[reason] += item.blocks
+        self.last_active = self._clock.monotonic()
         if self._first_pending is None:
-            self._first_pending = self._clock.monotonic()
+            self._first_pending = self.last_active
 
     def reject(self, reason: int, rows: int) -> None:
         """Counts a batch that was refused."""

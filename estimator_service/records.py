@@ -23,6 +23,13 @@ class PairRecord:
 
 
 @dataclass(frozen=True)
+class ForgetRecord:
+    """A pair is forgotten, with all that was kept of it but its workers' marks."""
+
+    pair: str
+
+
+@dataclass(frozen=True)
 class HistoryRecord:
     """One published version. body: JSON of all of it (`Publication.to_json`)."""
 
@@ -80,4 +87,4 @@ class SnapshotRecord:
         return digest.digest()
 
 
-Record = EpochRecord | PairRecord | HistoryRecord | JournalRecord | MarkRecord | SnapshotRecord
+Record = EpochRecord | PairRecord | ForgetRecord | HistoryRecord | JournalRecord | MarkRecord | SnapshotRecord

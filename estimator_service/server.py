@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 #: Seconds between looks at what is due by time. Rounds, heartbeats and commits are late by at most this much.
 _TICK_SECONDS = 0.05
 
+#: Calls at once beside the workers' streams: people, their tools, and streams that have not said Hello.
+_OTHER_RPCS = 256
+
 _SERVED = (
     estimator_pb2.DESCRIPTOR.services_by_name["Estimator"].full_name,
     inspect_pb2.DESCRIPTOR.services_by_name["Inspect"].full_name,
@@ -68,7 +71,13 @@ class Server:
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.so_reuseport", 0),
-            ]
+                # A peer that vanished without a word gives its place back after these, milliseconds.
+                ("grpc.keepalive_time_ms", 30_000),
+                ("grpc.keepalive_timeout_ms", 10_000),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ],
+            # Streams that have not said Hello count here, too.
+            maximum_concurrent_rpcs=settings.max_workers + _OTHER_RPCS,
         )
         self._ticker: asyncio.Task[None] | None = None
         self._stopped = False

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from estimator_service.records import (
     EpochRecord,
+    ForgetRecord,
     HistoryRecord,
     JournalRecord,
     MarkRecord,
@@ -197,6 +198,10 @@ class Store:
                 self._execute(
                     "INSERT OR IGNORE INTO pairs VALUES (?, ?, ?)", (record.id, record.key, record.first_seen)
                 )
+            case ForgetRecord():
+                self._execute("DELETE FROM pairs WHERE id = ?", (record.pair,))
+                for table in ("history", "snapshots", "journal"):
+                    self._execute(f"DELETE FROM {table} WHERE pair = ?", (record.pair,))  # noqa: S608
             case EpochRecord():
                 self._execute("UPDATE meta SET value = max(value, ?) WHERE key = 'epoch'", (record.epoch,))
 

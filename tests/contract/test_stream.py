@@ -419,6 +419,27 @@ async def test_over_a_limit_a_stream_is_told_when_to_come_again(start, connect, 
     await again.greet()
 
 
+async def test_pairs_without_workers_make_room(start, connect, tmp_path):
+    """Every update of the weights begins a pair; the service must not run full of those that are gone."""
+    server = await start(max_pairs=3, store=tmp_path / "s.sqlite", round_blocks=50, round_min_seconds=0)
+    channel = connect(server.address)
+    first = RawWorker(channel)
+    await first.greet()
+    await first.batch(1, rows(60))
+    for generation in range(1, 6):
+        worker = RawWorker(channel, "w1", key=dataclasses.replace(KEY, weights_generation=generation))
+        await worker.greet()
+        await worker.batch(generation, rows(20))
+        worker.stream.cancel()
+        await until(lambda: len(server.fleet.sessions) == 1, "the stream is gone")
+    generations = {pair.key.weights_generation for pair in server.fleet.pairs.values()}
+    assert generations == {0, 4, 5}
+    assert server.fleet.metrics.registry.get_sample_value("acceptd_pairs_forgotten_total") == 3
+    await server.stop()
+    server = await start(max_pairs=3, store=tmp_path / "s.sqlite")
+    assert {pair.key.weights_generation for pair in server.fleet.pairs.values()} == generations
+
+
 async def test_over_the_rate_a_batch_is_postponed(start, connect):
     worker = RawWorker(connect((await start(max_rows_per_second=1000, max_rows=1000)).address))
     welcome = await worker.greet()

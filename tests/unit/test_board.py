@@ -43,3 +43,14 @@ def test_leaving_ends_waking_and_frees():
     board.publish("a", 1)
     assert not woken
     assert not board._watches
+
+
+def test_a_dropped_topic_begins_anew_for_those_who_watch():
+    board: Board[int] = Board()
+    watch = board.watch("a", lambda: None)
+    board.publish("a", 1)
+    assert watch.take() == 1
+    board.drop("a")
+    assert board.latest("a") is None
+    board.publish("a", 2)
+    assert watch.take() == 2
