@@ -30,6 +30,9 @@ CHUNK_ROWS = 65_536
 #: How far a value may lie outside its range and is clamped: sums in 16-bit or float32 miss 0 or 1 by a little.
 ROUNDING = 1e-3
 
+#: Workloads a trace may tell apart. Roles keep 400 kB a workload at K = 8.
+MAX_WORKLOADS = 256
+
 
 class TraceError(AcceptdError):
     """A trace that cannot be read. The message names file, column, row and what is accepted."""
@@ -56,6 +59,8 @@ class Trace:
         self.metadata = self._metadata(schema.metadata or {})
         self.num_positions = self._num_positions()
         self.num_blocks: int = self._file.metadata.num_rows
+        if not self.num_blocks:
+            raise TraceError(f"{path}: no block; accepted: at least one")
         known = [*columns.COUNTS, *columns.NUMBERS, *columns.POSITIONS, columns.WORKLOAD]
         for column in known:
             if column.required and column.name not in schema.names:
@@ -189,12 +194,21 @@ class Trace:
         self._reject_null(array, "workload", first_row)
         if not pa.types.is_dictionary(array.type):
             array = array.dictionary_encode()
-        names = array.dictionary.to_pylist()
-        for name in names:
+        indices = array.indices.to_numpy(zero_copy_only=False)
+        codes = np.zeros(len(array.dictionary), np.int32)
+        # A dictionary may hold names that no row uses; those that are used count in order of appearance.
+        used, first = np.unique(indices, return_index=True)
+        for index in used[np.argsort(first)]:
+            name = array.dictionary[int(index)].as_py()
             if name not in self.workloads:
+                if len(self.workloads) == MAX_WORKLOADS:
+                    raise TraceError(
+                        f"{self.path}: column workload, row {first_row + int(first[used == index][0])} is {name!r}, "
+                        f"one too many; accepted: {MAX_WORKLOADS} different ones"
+                    )
                 self.workloads.append(name)
-        codes = np.array([self.workloads.index(name) for name in names] or [0], np.int32)
-        return np.asarray(codes[array.indices.to_numpy(zero_copy_only=False)])
+            codes[index] = self.workloads.index(name)
+        return np.asarray(codes[indices])
 
     def _positions(
         self, batch: pa.RecordBatch, column: Column, observed: NDArray[np.bool_], first_row: int

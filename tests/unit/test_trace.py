@@ -58,6 +58,21 @@ def test_columns_come_back_as_written(tmp_path):
     np.testing.assert_array_equal(blocks.x, np.array(table()["logit_qmax"].to_pylist(), np.float32))
 
 
+def test_workloads_count_in_order_of_appearance_and_only_if_a_row_has_them(tmp_path):
+    codes = pa.array([2, 2, 0, 0, 0, 2, 2, 2, 2, 2], pa.int32())
+    path = write(tmp_path, table(workload=pa.DictionaryArray.from_arrays(codes, pa.array(["a", "unused", "c"]))))
+    trace = Trace(path)
+    (blocks,) = trace.chunks()
+    assert trace.workloads == ["c", "a"]
+    assert blocks.workload.tolist() == [0, 0, 1, 1, 1, 0, 0, 0, 0, 0]
+
+
+def test_too_many_workloads_are_named(tmp_path):
+    path = write(tmp_path, table(300, workload=pa.array([f"w{i}" for i in range(300)])))
+    with pytest.raises(TraceError, match=r"column workload, row 256 is 'w256', one too many; accepted: 256"):
+        read(path)
+
+
 def test_labels_stop_at_the_first_rejection(tmp_path):
     path = write(
         tmp_path,
