@@ -57,7 +57,7 @@ class CudaStreams:
         with torch.cuda.stream(self._stream):
             for target, source in pairs:
                 target.copy_(source, non_blocking=True)
-            event = torch.cuda.Event()
+            event = torch.cuda.Event(blocking=True)  # whoever waits for it sleeps
             event.record()
         return event  # type: ignore[no-any-return]
 

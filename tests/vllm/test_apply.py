@@ -1,6 +1,7 @@
 """New coefficients on two ranks: the same ones on the same step, whatever goes wrong on one of them."""
 
 import math
+import random
 
 import pytest
 import torch
@@ -303,6 +304,56 @@ def test_a_service_that_never_answers_leaves_the_worker_with_its_own_rounds():
     assert block.version == Version()
     assert 0 <= block.slopes[0, 0] <= 4
     assert block.slopes[0, 0] != 0.5
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ranks_agree_after_every_step_of_any_history(seed):
+    """Pushes good and bad, silences, new weights and wakes, at random; copies late by another amount on each rank."""
+    uplink = FakeUplink()
+    plan = random.Random(seed)
+    events = [
+        plan.choices(("push", "bad", "silence", "weights", "wake", ""), (8, 4, 1, 1, 1, 40))[0] for _ in range(400)
+    ]
+
+    def body(rank, ranks):
+        own = random.Random(100 * seed)  # rank 0 alone draws from it
+        worker = Worker(ranks, uplink if rank == 0 else None, DelayedStreams(1 + rank * 3))
+        states, generation = [], 0
+        for step, event in enumerate(events):
+            worker.now = float(step)
+            if event == "weights":
+                worker.estimator.weights_changed()
+                generation += 1
+            elif event == "wake":
+                worker.estimator.apply.words.fill_(-1)
+                worker.estimator.reseed()
+            elif rank == 0 and event in ("push", "bad"):
+                slope = math.nan if event == "bad" else own.uniform(0.1, 1.0)
+                version = own.choice([(1, step), (1, step), (0, step)])
+                uplink.push(
+                    line(version, slope, [own.uniform(-1, 1) for _ in range(K)]),
+                    step + 1,
+                    mode=own.choice(list(Mode)),
+                    exploration_rate=own.random(),
+                    generation=own.choice([generation, generation, generation + 1]),
+                    renewed_at=worker.now,
+                    max_age_seconds=50.0,
+                )
+            elif rank == 0 and event == "silence":
+                uplink.received = None
+            accepted = torch.tensor([step % 3], dtype=torch.int32)
+            worker.estimator.step(torch.tensor([1], dtype=torch.int32), accepted + 1, 3 - accepted)
+            states.append((worker.state(), worker.estimator.apply.generation, worker.estimator.in_force.version))
+        return states, worker.estimator.frozen
+
+    (first, frozen0), (second, frozen1) = on_each_rank(2, body)
+    assert frozen0 == frozen1 == ""
+    assert first == second
+    versions = [version for _, generation, version in first if generation == 0 and version.epoch]
+    assert versions == sorted(versions)
+    answered = [nonce for nonce, _, _ in uplink.answers]
+    assert len(answered) > 5
+    assert len({nonce for nonce, _, why in uplink.answers if not why}) >= 3
 
 
 def test_a_missing_rank_does_not_raise_into_decoding():
