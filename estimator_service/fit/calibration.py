@@ -41,10 +41,18 @@ class CalibrationSums:
         """Observations scored."""
         return int(self._reliability[0].sum())
 
-    def add(self, position: Ints, log_odds: Floats, accepted: Floats, weight: Floats | None = None) -> Floats:
-        """Score N observations; weight float64[N] or None for 1 each. Returns their confidences, float64[N]."""
+    def add(
+        self,
+        position: Ints,
+        log_odds: Floats,
+        accepted: Floats,
+        *,
+        confidence: Floats | None = None,
+        weight: Floats | None = None,
+    ) -> None:
+        """Score N observations. confidence: of the log-odds, if known already. weight: None for 1 each."""
         k = self._k
-        confidence = sigmoid(log_odds)
+        confidence = sigmoid(log_odds) if confidence is None else confidence
         loss = _loss(log_odds, accepted)
         ece = position * ECE_BINS + np.minimum((confidence * ECE_BINS).astype(np.int64), ECE_BINS - 1)
         rank = ((log_odds + _AUC_RANGE) * (_AUC_BINS / (2 * _AUC_RANGE))).clip(0, _AUC_BINS - 1).astype(np.int64)
@@ -56,7 +64,6 @@ class CalibrationSums:
         for i, column in enumerate(columns):
             self._reliability[i] += np.bincount(ece, column, k * ECE_BINS).reshape(k, ECE_BINS)
         self._ranks += np.bincount(rank, weight, 2 * k * _AUC_BINS).reshape(2, k, _AUC_BINS)
-        return confidence
 
     def add_survival(self, row: Ints, position: Ints, confidence: Floats, accepted: NDArray[np.uint8]) -> None:
         """Score products of confidences of whole blocks. row, position, confidence: [N] as graded; accepted: uint8[B].

@@ -1,6 +1,6 @@
 """How noisy the statistics really are: rows of one request correlate, so errors come from the variance between batches.
 
-Each batch contributes the score (gradient of the log-likelihood) of the straight line at the coefficients in force.
+Each batch contributes the score (gradient of the straight line's log-likelihood) at what its rows were predicted with.
 Scores of batches are independent or nearly so, whatever happens within one; their scatter M about their mean replaces
 the information I of independent rows in the sandwich H⁻¹ M H⁻¹ (White, Econometrica 50(1), 1982; clustered: Liang and
 Zeger, Biometrika 73(1), 1986).
@@ -12,11 +12,22 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from acceptd.types import SegmentCoefficients
-from estimator_service.fit.histogram import Floats, Ints
-from estimator_service.fit.newton import Cells, Point, normal_equations
-from estimator_service.fit.predict import sigmoid
+from estimator_service.fit.histogram import Floats, Ints, sums_by
 from estimator_service.fit.report import Shift
+
+
+def batch_scores(position: Ints, x: Floats, accepted: Floats, confidence: Floats, k: int) -> Floats:
+    """What a batch of N rows says about noise: float64[3·K + 3].
+
+    Its size; the score, slope first (1 + K); the information of independent rows: of the slope, its K cross terms with
+    the intercepts, and the intercepts' (K).
+    """
+    residual = accepted - confidence
+    weight = confidence * (1.0 - confidence)
+    weight_x = weight * x
+    size, slope, square = float(len(x)), float(residual @ x), float(weight_x @ x)
+    score, cross, own = (sums_by(position, column, k) for column in (residual, weight_x, weight))
+    return np.concatenate(([size, slope], score, [square], cross, own))
 
 
 @dataclass
@@ -41,31 +52,25 @@ class ScoreSums:
         p = 1 + num_positions
         return ScoreSums(np.zeros(p), np.zeros((p, p)), np.zeros(p), np.zeros((p, p)))
 
-    def add(self, batch: Ints, position: Ints, x: Floats, accepted: Floats, *, line: SegmentCoefficients) -> None:
-        """N observations of batches 0, 1, … (int64[N]) at a straight line."""
-        if not len(x):
-            return
-        k = len(line.intercepts)
-        confidence = sigmoid(line.slopes[0] * x + np.asarray(line.intercepts)[position])
-        residual = accepted - confidence
-        count = int(batch.max()) + 1
-        scores = np.empty((count, 1 + k))
-        scores[:, 0] = np.bincount(batch, residual * x, count)
-        scores[:, 1:] = np.bincount(batch * k + position, residual, count * k).reshape(count, k)
-        sizes = np.bincount(batch, minlength=count).astype(np.float64)
-        self.score += scores.sum(axis=0)
-        self.outer += scores.T @ scores
-        self.sized += sizes @ scores
-        self.size += float(sizes.sum())
-        self.size_squared += float(sizes @ sizes)
-        self.batches += np.count_nonzero(sizes)
-        weight = confidence * (1.0 - confidence)
-        self.information[0, 0] += (weight * x) @ x
-        cross = np.bincount(position, weight * x, k)
-        self.information[0, 1:] += cross
-        self.information[1:, 0] += cross
+    @staticmethod
+    def of(batches: Floats, num_positions: int) -> ScoreSums:
+        """Of M batches, float64[M, 3·K + 3] from `batch_scores`."""
+        k = num_positions
+        sizes, scores = batches[:, 0], batches[:, 1 : 2 + k]
+        square, cross, diagonal = np.split(batches[:, 2 + k :].sum(axis=0), (1, 1 + k))
+        information = np.zeros((1 + k, 1 + k))
+        information[0, :1], information[0, 1:], information[1:, 0] = square, cross, cross
         index = np.arange(1, 1 + k)
-        self.information[index, index] += np.bincount(position, weight, k)
+        information[index, index] = diagonal
+        return ScoreSums(
+            scores.sum(axis=0),
+            scores.T @ scores,
+            sizes @ scores,
+            information,
+            float(sizes.sum()),
+            float(sizes @ sizes),
+            float(len(batches)),
+        )
 
     def __add__(self, other: ScoreSums) -> ScoreSums:
         """Both: their batches are different ones."""
@@ -130,17 +135,6 @@ def sandwich_errors(hessian: Floats, variance: Floats) -> Floats:
     inverse = np.linalg.inv(hessian)
     errors: Floats = np.sqrt(np.maximum(np.diag(inverse @ variance @ inverse), 0.0))
     return errors
-
-
-def information_matrix(cells: Cells, line: Point) -> Floats:
-    """Information [1 + K, 1 + K] of independent rows about a straight line; S = 1."""
-    normal = normal_equations(cells, line)
-    k = normal.c.shape[1]
-    matrix = np.zeros((1 + k, 1 + k))
-    matrix[0, 0] = normal.a[0, 0, 0]
-    matrix[0, 1:] = matrix[1:, 0] = normal.b[0, :, 0]
-    matrix[np.arange(1, 1 + k), np.arange(1, 1 + k)] = normal.c[0]
-    return matrix
 
 
 def round_shift(scores: ScoreSums, num_positions: int) -> Shift | None:

@@ -16,7 +16,7 @@ from acceptd.segments import NUM_SEGMENTS
 from acceptd.types import Coefficients, Version
 from estimator_service.fit.hierarchy import RECENT, SEGMENT, Shrinkage, fit_groups, fit_line, fit_link
 from estimator_service.fit.histogram import Floats
-from estimator_service.fit.newton import Cells, Point
+from estimator_service.fit.newton import Cells, Point, information_matrix
 from estimator_service.fit.predict import segment_coefficients
 from estimator_service.fit.settings import FitSettings
 
@@ -33,9 +33,12 @@ _MIN_SCORED: Final = 1_500.0
 
 @dataclass(frozen=True)
 class Points:
-    """Fitted points of one window. line, link: S = 1; segments: S = NUM_SLOTS. None where the form is off."""
+    """Fitted points of one window. line, link: S = 1; segments: S = NUM_SLOTS; None where the form is off.
+
+    information: of the rows about the line, [1 + K, 1 + K]."""
 
     line: Point
+    information: Floats
     knots: tuple[float, ...] = ()
     link: Point | None = None
     segments: Point | None = None
@@ -44,23 +47,26 @@ class Points:
 def fit_window(window: Floats, knots: tuple[float, ...], settings: FitSettings, start: Points | None) -> Points:
     """All enabled forms on sums [3, NUM_SLOTS, K, NUM_BINS]. `start`: the previous fit, to begin from."""
     total = window.sum(axis=1, keepdims=True)
-    line = fit_line(Cells.of(total), settings, start.line if start else None)
+    line, information = fit_line(Cells.of(total), settings, start.line if start else None)
     if not knots:
-        return Points(line)
+        return Points(line, information)
     warm = start if start and start.knots == knots else None
     link = fit_link(Cells.of(total, knots), line, warm.link if warm else None)
     if not settings.segments:
-        return Points(line, knots, link)
-    return Points(line, knots, link, _by_segment(window, knots, link, SEGMENT, warm.segments if warm else None))
+        return Points(line, information, knots, link)
+    segments = _by_segment(window, knots, link, SEGMENT, warm.segments if warm else None)
+    return Points(line, information, knots, link, segments)
 
 
 def refine(window: Floats, base: Points) -> Points:
     """What the recent window says beyond `base`, each form shrunk to it."""
     total = window.sum(axis=1, keepdims=True)
+    line, normal = fit_groups(Cells.of(total), base.line, RECENT)
     return Points(
-        fit_groups(Cells.of(total), base.line, RECENT),
+        line,
+        information_matrix(normal),
         base.knots,
-        None if base.link is None else fit_groups(Cells.of(total, base.knots), base.link, RECENT),
+        None if base.link is None else fit_groups(Cells.of(total, base.knots), base.link, RECENT)[0],
         None if base.segments is None else _by_segment(window, base.knots, base.segments, RECENT),
     )
 
@@ -75,7 +81,7 @@ def _by_segment(
     if len(used):
         own = Point(point.slopes[used], point.intercepts[used])
         begin = None if start is None else Point(start.slopes[used], start.intercepts[used])
-        found = fit_groups(Cells.of(window[:, used], knots), own, shrinkage, begin)
+        found, _ = fit_groups(Cells.of(window[:, used], knots), own, shrinkage, begin)
         point.slopes[used], point.intercepts[used] = found.slopes, found.intercepts
     return point
 

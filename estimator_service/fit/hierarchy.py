@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from acceptd.limits import PRIOR_INTERCEPT, PRIOR_SLOPE
-from estimator_service.fit.newton import Cells, Floats, Point, Prior, fit
+from estimator_service.fit.newton import Cells, Floats, Normal, Point, Prior, fit, information_matrix, solve
 from estimator_service.fit.settings import FitSettings
 
 #: Deviation of a link piece's slope from the line's, and of adjacent pieces from each other. Raising them lets the
@@ -36,18 +36,21 @@ _RIDGE: Final = 1e-9
 _PASSES: Final = 2
 
 
-def fit_line(cells: Cells, settings: FitSettings, start: Point | None = None) -> Point:
-    """The pair's straight line; cells with S = 1."""
+def fit_line(cells: Cells, settings: FitSettings, start: Point | None = None) -> tuple[Point, Floats]:
+    """The pair's straight line, cells with S = 1, and the likelihood's information there, [1 + K, 1 + K].
+
+    `start`: the previous fit, from which one pass over the neighbours' trend is enough.
+    """
     k = cells.n.shape[1]
     smooth, own = settings.neighbour_deviation**-2, settings.intercept_deviation**-2
     precision = line_precision(k, settings)[None, 1:]
     slope = np.full((1, 1), PRIOR_SLOPE), np.full((1, 1), settings.slope_deviation**-2)
     point = start or Point(slope[0], np.full((1, k), PRIOR_INTERCEPT))
-    information = 0.2 * cells.n.sum(axis=2)[0]
-    for _ in range(_PASSES):
-        mean = _trend(point.intercepts[0], information, own, smooth)
-        point = fit(cells, Prior(*slope, mean[None, :], precision), point)
-    return point
+    labelled = 0.2 * cells.n.sum(axis=2)[0]
+    for _ in range(_PASSES if start is None else 1):
+        mean = _trend(point.intercepts[0], labelled, own, smooth)
+        point, normal = solve(cells, Prior(*slope, mean[None, :], precision), point)
+    return point, information_matrix(normal)
 
 
 def line_precision(num_positions: int, settings: FitSettings) -> Floats:
@@ -122,8 +125,11 @@ WORKLOAD: Final = Shrinkage(slope=0.0, shift=0.5, intercept=0.2)
 _HELD: Final = 1e12
 
 
-def fit_groups(cells: Cells, parent: Point, shrinkage: Shrinkage, start: Point | None = None) -> Point:
-    """Slopes and intercepts of S groups, shrunk by their evidence to `parent` (of S = 1 for all, or one each)."""
+def fit_groups(cells: Cells, parent: Point, shrinkage: Shrinkage, start: Point | None = None) -> tuple[Point, Normal]:
+    """Slopes and intercepts of S groups, shrunk by their evidence to `parent` (of S = 1 for all, or one each).
+
+    With the normal equations there; see `newton.solve`.
+    """
     size = len(cells.n)
     slopes, intercepts = (
         np.repeat(value, size, axis=0) if len(value) != size else value for value in (parent.slopes, parent.intercepts)
@@ -135,4 +141,4 @@ def fit_groups(cells: Cells, parent: Point, shrinkage: Shrinkage, start: Point |
         np.full_like(intercepts, shrinkage.intercept**-2),
         shift=shrinkage.shift**-2,
     )
-    return fit(cells, prior, start or Point(slopes, intercepts))
+    return solve(cells, prior, start or Point(slopes, intercepts))

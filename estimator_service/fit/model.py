@@ -22,15 +22,15 @@ import numpy as np
 from acceptd.bins import NUM_BINS
 from acceptd.types import Coefficients, SegmentCoefficients, Version, prior
 from estimator_service.fit.calibration import CalibrationSums
-from estimator_service.fit.dispersion import Dispersion, ScoreSums, information_matrix, round_shift, sandwich_errors
+from estimator_service.fit.dispersion import Dispersion, ScoreSums, batch_scores, round_shift, sandwich_errors
 from estimator_service.fit.forms import LINE, LINK, SEGMENTED, Choice, Points, fit_window, refine, to_coefficients
 from estimator_service.fit.guard import Sample, first_adequate, reason_to_hold
 from estimator_service.fit.hierarchy import RECENT, fit_line, line_precision
-from estimator_service.fit.histogram import NUM_SLOTS, Floats, Rows, grade, histogram
-from estimator_service.fit.journal import Chunk, Journal, Pending
+from estimator_service.fit.histogram import NUM_SLOTS, Floats, Graded, Rows, grade, histogram, sums_by
+from estimator_service.fit.journal import Chunk, Journal
 from estimator_service.fit.knots import choose_knots
-from estimator_service.fit.newton import Cells, Point
-from estimator_service.fit.predict import Predictor, segment_coefficients
+from estimator_service.fit.newton import Cells, Point, information_matrix, normal_equations
+from estimator_service.fit.predict import CellLines, Predictor, segment_coefficients, sigmoid
 from estimator_service.fit.report import Round, Shift
 from estimator_service.fit.round import RoundNewton
 from estimator_service.fit.settings import FitSettings
@@ -42,6 +42,10 @@ from estimator_service.fit.workloads import WorkloadTables
 #: The first rounds of a pair are these fractions of a full one, and the rest of it: the prior is a poor guess, and few
 #: rows improve on it. More of them fit on fewer rows still.
 _RAMP: Final = (16, 8, 4)
+
+#: Observations from which workers are judged in one merge, or 64 times fewer for each worker if that is more. Raising
+#: it costs time and names a fault on less of a difference.
+_JUDGED: Final = 8_192
 
 
 def ramped(target: int, rounds: int) -> int:
@@ -77,6 +81,7 @@ class PairModel:
         start = prior(k)
         self._coefficients = {"": start}
         self._forms = dict.fromkeys(self._available(), start)
+        self._compiled: tuple[Coefficients, CellLines | None] | None = None
         self._clear_round()
 
     def _clear_round(self) -> None:
@@ -123,21 +128,35 @@ class PairModel:
 
         used: the version the batch was predicted with, of the worker's label.
         """
-        graded = grade(rows, self.num_positions)
-        log_odds = Predictor.of(used).log_odds(graded.segment, graded.position, graded.x)
-        weight = inverse_propensity(rows, graded)
-        self._journal.append(worker, workload, graded, weight.astype(np.float32))
+        k = self.num_positions
+        graded = grade(rows, k)
+        log_odds = self._log_odds(used, graded)
+        confidence = sigmoid(log_odds)
+        weight = inverse_propensity(rows, graded) if rows.explored.any() else None
+        self._journal.append(
+            Chunk(
+                worker,
+                workload,
+                graded.cell.astype(np.uint32),
+                graded.x.astype(np.float32),
+                graded.accepted > 0,
+                None if weight is None else weight.astype(np.float32),
+                batch_scores(graded.position, graded.x, graded.accepted, confidence, k),
+            )
+        )
         if worker not in self._judge.records or not self._judge.records[worker].reason:
-            confidence = self._calibration.add(graded.position, log_odds, graded.accepted)
+            self._calibration.add(graded.position, log_odds, graded.accepted, confidence=confidence)
             self._calibration.add_survival(graded.row, graded.position, confidence, rows.accepted)
-            if rows.explored.any():
-                self._unbiased_calibration.add(graded.position, log_odds, graded.accepted, weight)
+            if weight is not None:
+                self._unbiased_calibration.add(
+                    graded.position, log_odds, graded.accepted, confidence=confidence, weight=weight
+                )
             if self.settings.method == "round":
                 self._original.add(graded.position, graded.x, graded.accepted, confidence)
             self._blocks += len(rows.accepted)
             self._observations += len(graded.x)
         if self._journal.full:
-            self._merge(self._journal.take())
+            self._merge()
 
     def close_round(self, elapsed_seconds: float, *, in_force: Mapping[str, Coefficients] | None = None) -> Round:
         """Judge the workers, merge the open round into the windows, refit, and start a new round.
@@ -148,9 +167,8 @@ class PairModel:
         current = (in_force or self._coefficients).get("")
         self._age(0.5 ** (max(0.0, elapsed_seconds) / self.settings.half_life_seconds))
         if self._journal.observations:
-            self._merge(self._journal.take())
-        line = self._coefficients[""].line
-        shift = round_shift(self._scores, len(line.intercepts))
+            self._merge()
+        shift = round_shift(self._scores, self.num_positions)
         outcome = self._original_round() if self.settings.method == "round" else self._refit(current, shift)
         self._rounds += 1
         self._clear_round()
@@ -176,7 +194,7 @@ class PairModel:
         self._blocks += other._blocks
         self._observations += other._observations
         if self._journal.full:
-            self._merge(self._journal.take())
+            self._merge()
 
     def statistics(self) -> Floats:
         """Sums of n, accepted, x by (segment slot, position, bin), the long window's and the open round's together.
@@ -189,7 +207,7 @@ class PairModel:
 
     def to_bytes(self) -> bytes:
         """All state, the open round included, as a versioned snapshot without a checksum (the store adds one)."""
-        return pack({name: value for name, value in vars(self).items() if name != "settings"}, _KINDS)
+        return pack({name: value for name, value in vars(self).items() if name not in _TRANSIENT}, _KINDS)
 
     @classmethod
     def from_bytes(cls, data: bytes, settings: FitSettings | None = None) -> PairModel:
@@ -199,25 +217,42 @@ class PairModel:
         vars(model).update(state)
         return model
 
+    def _log_odds(self, used: Coefficients, graded: Graded) -> Floats:
+        """What `used` said of the rows, float64[N]. Its cells are worked out once for batches in a row."""
+        if self._compiled is None or self._compiled[0] is not used:
+            self._compiled = used, Predictor.of(used).by_cell()
+        lines = self._compiled[1]
+        if lines is None:
+            return Predictor.of(used).log_odds(graded.segment, graded.position, graded.x)
+        return lines.log_odds(graded.cell, graded.x)
+
     def _age(self, decay: float) -> None:
         self._long *= decay
         self._recent *= decay
         self._workloads.age(decay)
 
-    def _merge(self, pending: Pending) -> None:
+    def _merge(self) -> None:
         """Judge who sent these rows, score the forms on them, and add them to the windows."""
         k, settings = self.num_positions, self.settings
-        slots = pending.cell // NUM_BINS
-        segment, position = slots // k, slots % k
-        reference = Predictor.of(self._coefficients[""])
-        score = reference.log_odds(segment, position, pending.x)
-        found = recalibrate(pending.worker, position, score, pending.accepted, shape=(len(pending.workers), k))
+        scored = [(chunk.worker, chunk.scores) for chunk in self._journal.chunks]
+        pending = self._journal.take()
+        workers = len(pending.workers)
+        # Every n-th row judges a worker as well as all: enough of them for each one's line.
+        thin = slice(None, None, max(1, len(pending.cell) // max(_JUDGED, workers * _JUDGED // 64)))
+        slots = pending.cell[thin] // NUM_BINS
+        position = slots % k
+        score = Predictor.of(self._coefficients[""]).log_odds(slots // k, position, pending.x[thin])
+        found = recalibrate(pending.worker[thin], position, score, pending.accepted[thin], shape=(workers, k))
         self._notices += self._judge.judge(pending.workers, found, self._dispersion.factor)
-        weight = self._judge.weights(pending.workers, found.n)[pending.worker]
-        kept = weight > 0
-        if not kept.any():
+        counts = sums_by(pending.worker, None, workers)
+        by_worker = self._judge.weights(pending.workers, counts)
+        if not by_worker.any():
             return
-        cell, x, accepted, weight = pending.cell[kept], pending.x[kept], pending.accepted[kept], weight[kept]
+        learned = {name for name, value in zip(pending.workers, by_worker, strict=True) if value > 0}
+        scores = ScoreSums.of(np.stack([part for name, part in scored if name in learned]), k)
+        kept = slice(None) if by_worker.all() else by_worker[pending.worker] > 0
+        cell, x, accepted = pending.cell[kept], pending.x[kept], pending.accepted[kept]
+        weight = None if (by_worker == 1.0).all() else by_worker[pending.worker][kept]
         sums = histogram(cell, x, accepted, NUM_SLOTS * k * NUM_BINS, weight).reshape(self._long.shape)
         sample = Sample.of(sums)
         n = sample.total
@@ -227,17 +262,16 @@ class PairModel:
             self._choice.score({form: sample.loss(value) for form, value in self._forms.items()}, n, decay)
         self._long = self._long * decay + sums
         self._recent = self._recent * recent_decay + sums
-        pooled = cell % (k * NUM_BINS)
-        self._unbiased.merge(pooled, x, accepted, pending.weight[kept], decay)
-        workload = pending.workload[kept]
-        for i, label in enumerate(pending.workloads):
-            rows = workload == i
-            if label and rows.any():
-                part = histogram(cell[rows], x[rows], accepted[rows], sums[0].size, weight[rows])
-                self._workloads.merge(label, part.reshape(sums.shape), settings.recent_half_life_observations)
-        line = self._coefficients[""].line
-        scores = ScoreSums.empty(k)
-        scores.add(pending.batch[kept], position[kept], x, accepted, line=line)
+        explored = None if pending.weight is None else pending.weight[kept]
+        self._unbiased.merge(cell % (k * NUM_BINS), x, accepted, explored, decay=decay)
+        if pending.workloads != ("",):
+            workload = pending.workload[kept]
+            for i, label in enumerate(pending.workloads):
+                rows = workload == i
+                if label and rows.any():
+                    own = None if weight is None else weight[rows]
+                    part = histogram(cell[rows], x[rows], accepted[rows], sums[0].size, own).reshape(sums.shape)
+                    self._workloads.merge(label, part, settings.recent_half_life_observations)
         self._scores = self._scores + scores
         self._dispersion.merge(scores, decay)
         self._recent_dispersion.merge(scores, recent_decay)
@@ -258,11 +292,11 @@ class PairModel:
         windowed = settings.recent_half_life_observations < settings.half_life_observations
         points = refine(self._recent, base) if windowed else base
         evidence: Floats = self._long[0].sum(axis=(0, 2))
-        errors = self._errors(points.line)
-        line = self._adequate(points.line)
+        errors = self._errors(base, points)
+        line = self._adequate(points)
         offsets = self._unbiased.offsets(line)
         if line is not points.line:
-            points = Points(line)
+            points = Points(line, points.information)
         available = self._available() if points.link is not None else (LINE,)
         form = self._choice.choose(available)
         self._forms = {name: to_coefficients(points, name, evidence, offsets) for name in available}
@@ -289,30 +323,32 @@ class PairModel:
             notices=self._notices + self._remarks(),
         )
 
-    def _adequate(self, line: Point) -> Point:
+    def _adequate(self, points: Points) -> Point:
         """The line, or one that follows the newest round more closely where it is worse than that round's own rate."""
         newest = Cells.of(self._newest)
         loose = FitSettings(slope_deviation=20.0, intercept_deviation=100.0, neighbour_deviation=30.0)
         zeros = np.zeros(self.num_positions)
         return first_adequate(
             self._sample,
-            (lambda: line, lambda: fit_line(newest, self.settings), lambda: fit_line(newest, loose)),
-            lambda point: to_coefficients(Points(point), LINE, zeros),
+            (
+                lambda: points.line,
+                lambda: fit_line(newest, self.settings)[0],
+                lambda: fit_line(newest, loose)[0],
+            ),
+            lambda point: to_coefficients(Points(point, points.information), LINE, zeros),
         )
 
-    def _errors(self, line: Point) -> Floats:
+    def _errors(self, base: Points, points: Points) -> Floats:
         """Standard errors [1 + K] of the published line: of the long fit, and of what the recent window moved."""
         precision = line_precision(self.num_positions, self.settings)
-        total = information_matrix(Cells.of(self._long.sum(axis=1, keepdims=True)), line)
-        errors = sandwich_errors(total + np.diag(precision), self._dispersion.variance())
-        if self.settings.recent_half_life_observations >= self.settings.half_life_observations:
+        errors = sandwich_errors(base.information + np.diag(precision), self._dispersion.variance())
+        if points is base:
             return errors
-        recent = information_matrix(Cells.of(self._recent.sum(axis=1, keepdims=True)), line)
         own = np.full(1 + self.num_positions, RECENT.intercept**-2)
         own[0] = RECENT.slope**-2
-        share = np.diag(recent) / (np.diag(recent) + own)
-        moved = sandwich_errors(recent + np.diag(own), self._recent_dispersion.variance())
-        combined: Floats = (1.0 - share) * errors + moved
+        recent = np.diag(points.information)
+        moved = sandwich_errors(points.information + np.diag(own), self._recent_dispersion.variance())
+        combined: Floats = own / (recent + own) * errors + moved
         return combined
 
     def _original_round(self) -> Round:
@@ -320,12 +356,15 @@ class PairModel:
         state = self._original
         line = segment_coefficients(np.array([state.slope]), state.intercepts)
         evidence = tuple(self._long[0].sum(axis=(0, 2)).tolist())
+        point = Point(np.array([[state.slope]]), state.intercepts[None])
+        normal = normal_equations(Cells.of(self._long.sum(axis=1, keepdims=True)), point)
+        information = information_matrix(normal) + np.eye(1 + self.num_positions)
         candidate = Coefficients(Version(), line, evidence=evidence)
         self._coefficients = {"": candidate}
         self._forms = {LINE: candidate}
         return Round(
             coefficients=dict(self._coefficients),
-            standard_errors=tuple(self._errors(Point(np.array([[state.slope]]), state.intercepts[None])).tolist()),
+            standard_errors=tuple(sandwich_errors(information, self._dispersion.variance()).tolist()),
             calibration=self._calibration.scores(),
             held=reason_to_hold(self._sample, candidate, None, self.settings.hold_tolerance),
             link="round",
@@ -345,6 +384,9 @@ class PairModel:
             remarks.append(f"too many workload labels, served by the pair's coefficients: {', '.join(refused)}")
         return tuple(remarks)
 
+
+#: Attributes that a snapshot leaves out.
+_TRANSIENT: Final = frozenset({"settings", "_compiled"})
 
 #: What a snapshot may hold.
 _KINDS: Final[dict[str, type]] = {

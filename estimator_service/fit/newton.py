@@ -146,6 +146,11 @@ def normal_equations(cells: Cells, point: Point) -> Normal:
     residual = cells.accepted - cells.n * p
     total = (cells.n * (np.log1p(small) + np.maximum(eta, 0.0)) - cells.accepted * eta).sum(axis=(1, 2))
     weight_x = weight * cells.x
+    if len(cells.knots) == 0:
+        b = weight_x.sum(axis=2, keepdims=True)
+        a = (weight_x * cells.x).sum(axis=(1, 2))[:, None, None]
+        g = (residual * cells.x).sum(axis=(1, 2))[:, None]
+        return Normal(a, b, weight.sum(axis=2), g, residual.sum(axis=2), total)
     w0, w1, w2 = (_sums(values, cells) for values in (weight, weight_x, weight_x * cells.x))
     r0, r1 = (_sums(values, cells) for values in (residual, residual * cells.x))
     start = np.concatenate(([0.0], cells.knots))
@@ -165,11 +170,18 @@ def normal_equations(cells: Cells, point: Point) -> Normal:
 
 def _sums(values: Floats, cells: Cells) -> Floats:
     """[S, K, B] → sums over each piece [S, K, P]; a piece without bins has 0."""
-    if len(cells.knots) == 0:
-        total: Floats = values.sum(axis=2, keepdims=True)
-        return total
     sums: Floats = np.matmul(values, cells.member)
     return sums
+
+
+def information_matrix(normal: Normal) -> Floats:
+    """Information [1 + K, 1 + K] of independent rows about a straight line of S = 1, slope first."""
+    k = normal.c.shape[1]
+    matrix = np.zeros((1 + k, 1 + k))
+    matrix[0, 0] = normal.a[0, 0, 0]
+    matrix[0, 1:] = matrix[1:, 0] = normal.b[0, :, 0]
+    matrix[np.arange(1, 1 + k), np.arange(1, 1 + k)] = normal.c[0]
+    return matrix
 
 
 def _after(values: Floats) -> Floats:
@@ -229,6 +241,11 @@ def fit(cells: Cells, prior: Prior, start: Point) -> Point:
 
     Slopes stay in [0, MAX_SLOPE], intercepts in ±MAX_INTERCEPT. Where one binds, the others are solved given it.
     """
+    return solve(cells, prior, start)[0]
+
+
+def solve(cells: Cells, prior: Prior, start: Point) -> tuple[Point, Normal]:
+    """`fit`, and the normal equations of the last point they were taken at, one step of no consequence before."""
     point = Point(
         np.clip(start.slopes, 0.0, MAX_SLOPE),
         np.clip(start.intercepts, -MAX_INTERCEPT, MAX_INTERCEPT),
@@ -243,7 +260,7 @@ def fit(cells: Cells, prior: Prior, start: Point) -> Point:
         limit = TOLERANCE * (1.0 + state.value)
         if not np.any(gain > limit):
             # A step this small is within Newton's quadratic range: taken without another pass over the bins.
-            return state.moved(step, np.ones(len(gain)))[0]
+            return state.moved(step, np.ones(len(gain)))[0], state.normal
         scale = np.ones(len(gain))
         for _ in range(MAX_HALVINGS):
             trial = _State.at(cells, prior, *state.moved(step, scale))
@@ -257,7 +274,7 @@ def fit(cells: Cells, prior: Prior, start: Point) -> Point:
                 break
             trial = _State.at(cells, prior, *state.moved(step, np.where(worse, 0.0, scale)))
         state = trial
-    return state.point
+    return state.point, state.normal
 
 
 def _newton_step(state: _State, prior: Prior) -> tuple[tuple[Floats, Floats, Floats], Floats]:

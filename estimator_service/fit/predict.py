@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from acceptd.bins import EDGES
 from acceptd.segments import NUM_SEGMENTS
 from acceptd.types import Coefficients, SegmentCoefficients
 from estimator_service.fit.histogram import NUM_SLOTS, UNKNOWN
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+_EDGES: Final = np.asarray(EDGES)
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,32 @@ class Predictor:
     def log_odds(self, segment: Ints, position: Ints, x: Floats) -> Floats:
         """Log-odds of acceptance, float64[N], nats."""
         return self.link(segment, x) + self.intercepts[segment, position]
+
+    def by_cell(self) -> CellLines | None:
+        """The lines of every cell of `histogram.Graded`; None if a knot lies inside a bin."""
+        inner = np.searchsorted(_EDGES, self.knots)
+        if not np.array_equal(_EDGES[inner.clip(0, len(_EDGES) - 1)], self.knots):
+            return None
+        left = _EDGES[:-1]
+        active = left[:, None] >= self.knots
+        slope = self.slopes[:, :1] + self.slopes[:, 1:] @ active.T
+        offset = -(self.slopes[:, 1:] * self.knots) @ active.T
+        shape = (*self.intercepts.shape, len(left))
+        slopes = np.broadcast_to(slope[:, None, :], shape)
+        return CellLines(slopes.ravel(), (offset[:, None, :] + self.intercepts[:, :, None]).ravel())
+
+
+@dataclass(frozen=True)
+class CellLines:
+    """log-odds = slope·x + offset in each cell (segment, position, bin): two look-ups a row. float64[cells] each."""
+
+    slope: Floats
+    offset: Floats
+
+    def log_odds(self, cell: Ints, x: Floats) -> Floats:
+        """float64[N], nats."""
+        value: Floats = self.slope[cell] * x + self.offset[cell]
+        return value
 
 
 def sigmoid(log_odds: Floats) -> Floats:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from acceptd.bins import NUM_BINS
-from estimator_service.fit.histogram import Floats, Graded, Ints, Rows, histogram
+from estimator_service.fit.histogram import Floats, Graded, Ints, Rows, histogram, sums_by
 from estimator_service.fit.newton import Cells, Point, Prior, fit, normal_equations
 
 #: Deviation of the correction of an intercept, nats. Raising it believes fewer explored rows.
@@ -51,15 +51,20 @@ class Unbiased:
         zeros = np.zeros(num_positions)
         return Unbiased(np.zeros((3, num_positions, NUM_BINS)), zeros, zeros, zeros)
 
-    def merge(self, cell: Ints, x: Floats, accepted: Floats, weight: Floats, decay: float) -> None:
-        """N rows; cell: int64[N], position·NUM_BINS + bin."""
+    def merge(self, cell: Ints, x: Floats, accepted: Floats, weight: Floats | None, *, decay: float) -> None:
+        """N rows; cell: int64[N], position·NUM_BINS + bin; weight: see `inverse_propensity`, None for 0 everywhere."""
         shape = self.sums.shape
         k = shape[1]
         position = cell // NUM_BINS
-        self.sums = self.sums * decay + histogram(cell, x, accepted, k * NUM_BINS, weight).reshape(shape)
-        self.squared = self.squared * decay + np.bincount(position, weight**2, k)
-        self.biased = self.biased * decay + np.bincount(position, weight == 0, k)
-        self.total = self.total * decay + np.bincount(position, minlength=k)
+        count = sums_by(position, None, k)
+        self.sums, self.squared = self.sums * decay, self.squared * decay
+        self.total = self.total * decay + count
+        if weight is None:
+            self.biased = self.biased * decay + count
+            return
+        self.sums += histogram(cell, x, accepted, k * NUM_BINS, weight).reshape(shape)
+        self.squared += sums_by(position, weight**2, k)
+        self.biased = self.biased * decay + sums_by(position[weight == 0], None, k)
 
     def add(self, other: Unbiased) -> None:
         """Another window's."""
