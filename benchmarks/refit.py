@@ -15,7 +15,7 @@ from estimator_service.fit.model import PairModel
 from estimator_service.fit.settings import FitSettings
 
 K = 8
-BLOCKS = 6400
+BLOCKS = 25_600
 SLOPE = 0.6
 INTERCEPTS = np.linspace(0.4, -0.6, K)
 
@@ -49,7 +49,7 @@ def design(rows: Observations) -> tuple[np.ndarray, np.ndarray]:
 
 
 def run() -> Iterator[Result]:
-    """Our refit (the binned window of 6,400 blocks, from the coefficients in force) and statsmodels' on its rows."""
+    """Our refit (the binned window of 25,600 blocks, from the coefficients in force) and statsmodels' on its rows."""
     rows = blocks(np.random.default_rng(1), BLOCKS)
     snapshot = _window(rows).to_bytes()
     models = [PairModel.from_bytes(snapshot, FitSettings(method="line")) for _ in range(64)]
@@ -66,4 +66,5 @@ def run() -> Iterator[Result]:
 def _window(rows: Observations) -> PairModel:
     model = PairModel(K, FitSettings(method="line"))
     model.observe(rows, used=prior(K))
+    model.close_round(0.0)
     return model

@@ -14,7 +14,7 @@ import numpy as np
 
 from acceptd.segments import NUM_SEGMENTS
 from acceptd.types import Coefficients, Version
-from estimator_service.fit.hierarchy import RECENT, SEGMENT, Shrinkage, fit_groups, fit_line, fit_link
+from estimator_service.fit.hierarchy import RECENT, SEGMENT, Shrinkage, fit_groups, fit_line, fit_link, solve_groups
 from estimator_service.fit.histogram import Floats
 from estimator_service.fit.newton import Cells, Point, information_matrix
 from estimator_service.fit.predict import segment_coefficients
@@ -61,12 +61,12 @@ def fit_window(window: Floats, knots: tuple[float, ...], settings: FitSettings, 
 def refine(window: Floats, base: Points) -> Points:
     """What the recent window says beyond `base`, each form shrunk to it."""
     total = window.sum(axis=1, keepdims=True)
-    line, normal = fit_groups(Cells.of(total), base.line, RECENT)
+    line, normal = solve_groups(Cells.of(total), base.line, RECENT)
     return Points(
         line,
         information_matrix(normal),
         base.knots,
-        None if base.link is None else fit_groups(Cells.of(total, base.knots), base.link, RECENT)[0],
+        None if base.link is None else fit_groups(Cells.of(total, base.knots), base.link, RECENT),
         None if base.segments is None else _by_segment(window, base.knots, base.segments, RECENT),
     )
 
@@ -81,7 +81,7 @@ def _by_segment(
     if len(used):
         own = Point(point.slopes[used], point.intercepts[used])
         begin = None if start is None else Point(start.slopes[used], start.intercepts[used])
-        found, _ = fit_groups(Cells.of(window[:, used], knots), own, shrinkage, begin)
+        found = fit_groups(Cells.of(window[:, used], knots), own, shrinkage, begin)
         point.slopes[used], point.intercepts[used] = found.slopes, found.intercepts
     return point
 

@@ -125,11 +125,13 @@ WORKLOAD: Final = Shrinkage(slope=0.0, shift=0.5, intercept=0.2)
 _HELD: Final = 1e12
 
 
-def fit_groups(cells: Cells, parent: Point, shrinkage: Shrinkage, start: Point | None = None) -> tuple[Point, Normal]:
-    """Slopes and intercepts of S groups, shrunk by their evidence to `parent` (of S = 1 for all, or one each).
+def fit_groups(cells: Cells, parent: Point, shrinkage: Shrinkage, start: Point | None = None) -> Point:
+    """Slopes and intercepts of S groups, shrunk by their evidence to `parent` (of S = 1 for all, or one each)."""
+    return solve_groups(cells, parent, shrinkage, start)[0]
 
-    With the normal equations there; see `newton.solve`.
-    """
+
+def solve_groups(cells: Cells, parent: Point, shrinkage: Shrinkage, start: Point | None = None) -> tuple[Point, Normal]:
+    """`fit_groups`, and the normal equations there; see `newton.solve`."""
     size = len(cells.n)
     slopes, intercepts = (
         np.repeat(value, size, axis=0) if len(value) != size else value for value in (parent.slopes, parent.intercepts)

@@ -79,7 +79,7 @@ class WorkloadTables:
         pooled = np.zeros((3, len(labels), self.num_positions, NUM_BINS))
         for key in keys:
             pooled[:, index[key[0]]] += self.tables[key]
-        lines, _ = fit_groups(Cells.of(pooled), points.line, WORKLOAD)
+        lines = fit_groups(Cells.of(pooled), points.line, WORKLOAD)
         found = {}
         for label in labels:
             line = Point(points.line.slopes, lines.intercepts[[index[label]]])
@@ -95,7 +95,7 @@ class WorkloadTables:
             rows = [min(slot, len(source.slopes) - 1) for slot in slots]
             parent = Point(source.slopes[rows], source.intercepts[rows] + shift)
             stacked = np.stack([self.tables[label, slot] for slot in slots], axis=1)
-            fitted, _ = fit_groups(Cells.of(stacked, points.knots), parent, WORKLOAD)
+            fitted = fit_groups(Cells.of(stacked, points.knots), parent, WORKLOAD)
             segments = {
                 slot: segment_coefficients(
                     source.slopes[min(slot, len(source.slopes) - 1)],
