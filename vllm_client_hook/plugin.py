@@ -45,7 +45,18 @@ def register() -> None:
 def _say(level: int, line: str) -> None:
     # One line an engine, not one a process: children of the process that the user started keep quiet.
     if multiprocessing.parent_process() is None:
-        logging.getLogger(LOGGER).log(level, "acceptd %s: %s", __version__, line)
+        _logger().log(level, "acceptd %s: %s", __version__, line)
+
+
+def _logger() -> logging.Logger:
+    try:
+        # Its import sets up vLLM's logging, which `import vllm` alone does not.
+        from vllm.logger import init_logger  # noqa: PLC0415 (see _vllm_version)
+
+        init_logger(LOGGER)
+    except Exception:  # noqa: S110 (a line that nobody formats is still a line)
+        pass
+    return logging.getLogger(LOGGER)
 
 
 def _vllm_version() -> str:
