@@ -1,0 +1,143 @@
+"""What happens inside the engine's process, one function a scenario; see `engine.run`. Answers are plain values."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import engine
+import tiny_models
+from service import Service
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def say(what: str) -> None:
+    print(f"{time.monotonic():.1f} {what}", flush=True)
+
+
+def models(directory: Path) -> tuple[str, str]:
+    target, draft = tiny_models.write_pair(directory)
+    return str(target), str(draft)
+
+
+def tokens(directory: Path, *, requests: int = 3, length: int = 24, adaptive: bool = True) -> dict[str, Any]:
+    """Seeded tokens and what stands in the worker, with whatever the environment says about the hook."""
+    llm = engine.start(models(directory), adaptive=adaptive)
+    return {
+        "tokens": engine.generate(llm, requests, length),
+        **llm.collective_rpc("watched")[0],
+        "modules": sorted(name for name in sys.modules if name.startswith(("vllm_client_hook", "grpc"))),
+        "vllm_imports_grpc": "grpc" in sys.modules and "vllm_client_hook.uplink" not in sys.modules,
+    }
+
+
+def loop(directory: Path) -> dict[str, Any]:
+    """Plain requests, altered ones, a service killed in the middle: one engine start for all of it."""
+    service = Service(directory)
+    service.start()
+    os.environ["ACCEPTD_ADDRESS"] = service.address
+    os.environ["ACCEPTD_WORKER"] = "engine-test"
+    llm = engine.start(models(directory), additional={"acceptd": {"workload": "unit"}})
+    answer: dict[str, Any] = {"tokens": engine.generate(llm, 3, 24)}
+    say("generated")
+    try:
+        answer["first"] = _settled(llm, service)
+        answer["altered_alone"] = _altered(llm)
+        engine.generate(llm, 4, 60, seed=100)
+        # Altered requests beside plain ones, in the same steps.
+        engine.generate(
+            llm,
+            4,
+            24,
+            seed=500,
+            tags=["", "altered", "", "altered"],
+            repetition_penalty=[1.0, 1.3, 1.0, 1.0],
+            allowed_token_ids=[None, None, None, list(range(200))],
+        )
+        answer["second"] = _settled(llm, service)
+        # Killed while requests decode, back after a while.
+        before = len(llm.collective_rpc("watched")[0]["coefficients"])
+        threading.Thread(target=_outage, args=(service,), daemon=True).start()
+        engine.generate(llm, 4, 80, seed=600)
+        answer["steps_through_outage"] = len(llm.collective_rpc("watched")[0]["coefficients"]) - before
+        engine.generate(llm, 4, 24, seed=700)
+        answer["third"] = _settled(llm, service)
+        answer["epochs"] = [int(version.split(".")[0]) for version, _ in answer["third"]["watch"]["coefficients"]]
+    finally:
+        service.stop()
+    return answer
+
+
+def _outage(service: Service) -> None:
+    time.sleep(2.0)
+    service.kill()
+    time.sleep(1.0)
+    service.start()
+
+
+def _altered(llm: Any) -> dict[str, Any]:
+    """Only requests whose target is altered beyond what the draft sees."""
+    before = llm.collective_rpc("acceptd_status")[0]
+    engine.generate(
+        llm,
+        4,
+        12,
+        seed=50,
+        tags=["altered"] * 4,
+        repetition_penalty=[1.2, 1.0, 1.0, 1.0],
+        bad_words=[None, ["a"], None, None],
+        allowed_token_ids=[None, None, list(range(100)), None],
+        min_tokens=[0, 0, 0, 5],
+    )
+    llm.collective_rpc("acceptd_flush", args=(10.0,))
+    after = llm.collective_rpc("acceptd_status")[0]
+    return {"offered": after["uplink"]["offered"] - before["uplink"]["offered"]}
+
+
+def _settled(llm: Any, service: Service) -> dict[str, Any]:
+    """Everything sent and answered, and the newest version applied; then both sides."""
+    say("settling")
+    flushed = llm.collective_rpc("acceptd_flush", args=(20.0,))
+    pair = service.ask("pairs")[0]["id"]
+    shown = service.ask("show", pair)
+    for _ in range(8):
+        # The steps that apply a version must bring no rows, or they bring the next version too.
+        engine.generate(llm, 1, 16, seed=999, tags=["altered"], repetition_penalty=1.2)
+        before, shown = shown, service.ask("show", pair)
+        status = llm.collective_rpc("acceptd_status")
+        say(f"service {_version(shown)}, worker {status[0]['version']}")
+        if _version(shown) == _version(before) == status[0]["version"]:
+            break
+    return {"shown": shown, "status": status, "flushed": flushed, "watch": llm.collective_rpc("watched")[0]}
+
+
+def _version(shown: dict[str, Any]) -> str:
+    version = shown["coefficients"]["version"]
+    return f"{version['epoch']}.{version['counter']}"
+
+
+def ranks(directory: Path, *, tensor_parallel: int = 2, length: int = 110) -> dict[str, Any]:
+    """Two ranks: what each applied after every step."""
+    service = Service(directory)
+    service.start()
+    os.environ["ACCEPTD_ADDRESS"] = service.address
+    os.environ["ACCEPTD_AGREEMENT_TIMEOUT"] = "5"
+    try:
+        llm = engine.start(models(directory), tensor_parallel=tensor_parallel)
+        made = [engine.generate(llm, 2, length)]
+        status = llm.collective_rpc("acceptd_status")
+        if status[0]["active"]:
+            for seed in (10, 20):
+                made.append(engine.generate(llm, 2, length, seed=seed))
+        return {
+            "generated": [len(tokens) for each in made for tokens in each],
+            "watched": llm.collective_rpc("watched"),
+            "status": llm.collective_rpc("acceptd_status"),
+        }
+    finally:
+        service.stop()
