@@ -28,7 +28,9 @@ ENVIRONMENT = {
 }
 
 
-def run(scenario: str, directory: Path, *, environment: dict[str, str] | None = None, timeout: float = 400, **arguments: Any) -> dict[str, Any]:
+def run(
+    scenario: str, directory: Path, *, environment: dict[str, str] | None = None, timeout: float = 400, **arguments: Any
+) -> dict[str, Any]:
     """The scenario's answer, with "log": everything the engine wrote."""
     tensor_parallel = arguments.get("tensor_parallel", 1)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ACCEPTD_")}
@@ -61,7 +63,14 @@ def run(scenario: str, directory: Path, *, environment: dict[str, str] | None = 
     return json.loads(answers[-1].removeprefix(MARK)) | {"log": log}
 
 
-def start(models: tuple[str, str], *, tensor_parallel: int = 1, adaptive: bool = True, additional: dict[str, Any] | None = None, **speculative: Any) -> Any:
+def start(
+    models: tuple[str, str],
+    *,
+    tensor_parallel: int = 1,
+    adaptive: bool = True,
+    additional: dict[str, Any] | None = None,
+    **speculative: Any,
+) -> Any:
     """An LLM over the tiny pair: K = 4, probabilistic drafts, adaptive verification on."""
     from vllm import LLM
 
@@ -88,7 +97,9 @@ def start(models: tuple[str, str], *, tensor_parallel: int = 1, adaptive: bool =
     )
 
 
-def generate(llm: Any, requests: int, tokens: int, *, seed: int = 0, tags: list[str] | None = None, **parameters: Any) -> list[list[int]]:
+def generate(
+    llm: Any, requests: int, tokens: int, *, seed: int = 0, tags: list[str] | None = None, **parameters: Any
+) -> list[list[int]]:
     """Token ids of seeded requests. tags: what the harness counts them under."""
     from vllm import SamplingParams
 

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = os.environ.get("ACCEPTD_SERVICE_PYTHON", str(ROOT / ".venv" / "bin" / "python"))
 
-#: Small rounds and short waits, so that a few hundred decode steps see many versions; strict: what was answered is stored.
+#: Small rounds and short waits, so that few decode steps see many versions; strict: what was answered is stored.
 SETTINGS = {
     "round-blocks": 16,
     "round-seconds": 0.5,
@@ -52,7 +52,16 @@ class Service:
         flags = [text for name, value in self._settings.items() for text in (f"--{name}", value)]
         with (self._directory / "service.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command("serve", "--listen", self.address, "--metrics-listen", "", "--store", self._directory / "store.sqlite", *flags),
+                command(
+                    "serve",
+                    "--listen",
+                    self.address,
+                    "--metrics-listen",
+                    "",
+                    "--store",
+                    self._directory / "store.sqlite",
+                    *flags,
+                ),
                 env=environment(),
                 stdout=log,
                 stderr=log,

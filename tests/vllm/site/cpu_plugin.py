@@ -29,6 +29,7 @@ class Watch:
         self.observed: dict[str, list[int]] = {}
         self.accepted: dict[str, list[int]] = {}
         self.blocks: dict[str, int] = {}
+        self.verified = 0
         self.coefficients: list[tuple[str, str]] = []
 
     def verdict(self, positions: int, slots: list[int], sampled: list[int], rejected: list[int]) -> None:
@@ -41,6 +42,7 @@ class Watch:
             observed = self.observed.setdefault(tag, [0] * positions)
             accepted = self.accepted.setdefault(tag, [0] * positions)
             self.blocks[tag] = self.blocks.get(tag, 0) + 1
+            self.verified += verified if tag == "" else 0
             for k in range(positions):
                 observed[k] += k <= passed and k < verified
                 accepted[k] += k < passed
@@ -50,6 +52,7 @@ class Watch:
             "observed": self.observed,
             "accepted": self.accepted,
             "blocks": self.blocks,
+            "verified": self.verified,
             "coefficients": self.coefficients,
         }
 
@@ -106,9 +109,7 @@ def _watch() -> None:
         return add_request(self, req_idx, sampling_params)
 
     def counting(self, idx_mapping, num_sampled, num_rejected):
-        WATCH.verdict(
-            self.num_speculative_steps, idx_mapping.tolist(), num_sampled.tolist(), num_rejected.tolist()
-        )
+        WATCH.verdict(self.num_speculative_steps, idx_mapping.tolist(), num_sampled.tolist(), num_rejected.tolist())
         observe(self, idx_mapping, num_sampled, num_rejected)
         applied = getattr(self.acceptance_estimator, "apply", None)
         if applied is not None:
