@@ -386,7 +386,9 @@ def _standard_rejection(runner: Any) -> bool:
 def _custom_processors(sampler: Any) -> bool:
     """Whether any logits processor is not vLLM's own."""
     own = SAMPLER.rpartition(".")[0]
-    return any(not type(processor).__module__.startswith(own) for processor in sampler.logits_processors)
+    # 0.30 takes none, and has no list of them.
+    processors = getattr(sampler, "logits_processors", ())
+    return any(not type(processor).__module__.startswith(own) for processor in processors)
 
 
 def _wakes_weights(tags: Any) -> bool:
