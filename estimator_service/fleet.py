@@ -52,7 +52,7 @@ class Fleet:
         self.board: Board[Publication] = Board()
         self.pairs: dict[str, Pair] = {}
         self.roster = Roster()
-        self.taps = Taps()
+        self.taps = Taps(metrics.tap_dropped)
         self.sessions: dict[WorkerKey, Session] = {}
         #: Set while no stream is open.
         self.empty = asyncio.Event()

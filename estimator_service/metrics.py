@@ -53,6 +53,12 @@ class Metrics:
             ["pair"],
             registry=registry,
         )
+        self._tap_drops = Counter(
+            "acceptd_tap_dropped_batches",
+            "Batches that a recorder (TapPair) did not take in time. Workers and fits are not affected.",
+            ["pair"],
+            registry=registry,
+        )
         self._totals = {
             name: Counter(f"acceptd_worker_{name}", f"{text} Sum over workers.", ["pair"], registry=registry)
             for name, text in _TOTALS.items()
@@ -65,9 +71,20 @@ class Metrics:
     def forget(self, pair: str) -> None:
         """A pair is gone, and with it its labels."""
         self._forgotten.inc()
-        families = (self._refit_seconds, self._update_seconds, self._updates, self._gaps, *self._totals.values())
+        families = (
+            self._refit_seconds,
+            self._update_seconds,
+            self._updates,
+            self._gaps,
+            self._tap_drops,
+            *self._totals.values(),
+        )
         for family in families:
             family.remove_by_labels({"pair": pair})
+
+    def tap_dropped(self, pair: str) -> None:
+        """A tap was full."""
+        self._tap_drops.labels(pair).inc()
 
     def refit(self, pair: str, seconds: float) -> None:
         """A round was closed in `seconds`."""

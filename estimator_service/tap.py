@@ -10,6 +10,8 @@ from acceptd.errors import TooLarge
 from acceptd.v1 import inspect_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from acceptd.v1 import estimator_pb2
 
 #: Taps open on one pair. Each costs a copy of every batch.
@@ -30,16 +32,17 @@ class Tap:
         self._bytes = 0
         self._arrived = asyncio.Event()
 
-    def offer(self, worker: str, workload: str, batch: estimator_pb2.ObservationBatch) -> None:
-        """Takes a copy if there is room."""
+    def offer(self, worker: str, workload: str, batch: estimator_pb2.ObservationBatch) -> bool:
+        """Takes a copy if there is room; whether it did."""
         size = batch.ByteSize()
         if self._bytes + size > MAX_TAP_BYTES:
             self.dropped_batches += 1
             self.dropped_rows += len(batch.accepted)
-            return
+            return False
         self._waiting.append(inspect_pb2.TapPairResponse(worker=worker, workload=workload, batch=batch))
         self._bytes += size
         self._arrived.set()
+        return True
 
     def wake(self) -> None:
         """Lets `take` return without a batch, so that its caller can look around."""
@@ -59,9 +62,10 @@ class Tap:
 
 
 class Taps:
-    """All open taps, by pair id."""
+    """All open taps, by pair id. `on_drop` is called with the pair's id for each batch that a tap had no room for."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_drop: Callable[[str], None]) -> None:
+        self._on_drop = on_drop
         self._open: dict[str, list[Tap]] = {}
 
     def open(self, pair: str) -> Tap:
@@ -89,4 +93,5 @@ class Taps:
     def offer(self, pair: str, worker: str, workload: str, batch: estimator_pb2.ObservationBatch) -> None:
         """Copies an applied batch to the pair's taps; without one, a dictionary look-up."""
         for tap in self._open.get(pair, ()):
-            tap.offer(worker, workload, batch)
+            if not tap.offer(worker, workload, batch):
+                self._on_drop(pair)

@@ -166,7 +166,7 @@ def _log_loss(replay: Replay, title: str) -> Figure:
             axes[1].plot(*_averaged(replay, course, gain), color=_colour(name))
     axes[0].set_title("Log-loss, nats")
     if compared:
-        axes[1].set_title(f"Log-loss less that of {BASELINE} (lower is better)")
+        axes[1].set_title(f"Log-loss minus that of {BASELINE} (lower is better)")
     for axis in axes:
         _time_axis(axis, replay)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")

@@ -105,8 +105,23 @@ async def test_a_full_tap_drops_and_counts():
     assert (await tap.take()).batch == batch
 
 
+def test_each_drop_of_each_tap_is_reported_once():
+    drops = []
+    taps = Taps(drops.append)
+    batch = encode_batch(1, None, rows(8000, 1))
+    fit = MAX_TAP_BYTES // batch.ByteSize()
+    taps.open("a")
+    for _ in range(fit):
+        taps.offer("a", "w", "", batch)
+    taps.open("a")
+    assert drops == []
+    taps.offer("a", "w", "", batch)
+    taps.offer("b", "w", "", batch)
+    assert drops == ["a"]
+
+
 def test_pairs_do_not_share_taps():
-    taps = Taps()
+    taps = Taps(lambda _: None)
     tap = taps.open("a")
     for _ in range(MAX_TAPS - 1):
         taps.open("a")
