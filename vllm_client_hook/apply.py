@@ -33,6 +33,7 @@ from vllm_client_hook.fallback import ROUND_STEPS, LocalRound
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from vllm_client_hook.block import Words
     from vllm_client_hook.ranks import Ranks
     from vllm_client_hook.rows import Rows
     from vllm_client_hook.seams import Received, Uplink
@@ -47,13 +48,16 @@ LAG: Final = 2
 #: Adoptions whose version is remembered for rows that were predicted with them. Rows of older ones are dropped.
 REMEMBERED: Final = 64
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("vllm.acceptd")
 
 
 class Apply:
     """The block in force on this rank.
 
-    words: int32[block_words(K)] on the device, at a fixed address. uplink: rank 0's, None elsewhere.
+    words: int32[block_words(K)] on the device, at a fixed address; floats: the same memory as float32. in_force: the
+    same on the host. versions: index → version of the coefficients remembered, None for the worker's own. steps: decode
+    steps so far; adopted_at: the one of the last adoption. rejected: blocks that this rank refused. failures: exchanges
+    that rank 0 joined with nothing because preparing them failed.
     """
 
     def __init__(self, num_positions: int, device: Any) -> None:
@@ -64,9 +68,10 @@ class Apply:
         self.in_force: Block = from_coefficients(prior(num_positions))
         self.versions: Mapping[int, Version | None] = {0: None}
         self.generation = 0
-        self.adopted_at: int = 0
+        self.adopted_at = 0
         self.steps = 0
         self.rejected = 0
+        self.failures = 0
         self._adoptions: OrderedDict[int, Version | None] = OrderedDict({0: None})
         self._served: Version | None = None
         self._bound = False
@@ -88,7 +93,7 @@ class Apply:
         self._considered: tuple[object, ...] | None = None
         self._proposed_index = 0
         self._local = LocalRound()
-        self._local_next: Block | None = None
+        self._round_started = 0
         self._lost = False
         self._bound = True
 
@@ -102,8 +107,6 @@ class Apply:
             return
         self.steps += 1
         phase = self.steps % INTERVAL
-        if self._lost and self.steps % ROUND_STEPS == 0:
-            self._local_next = self._local.refit(self.in_force)
         if phase == 0:
             self._exchange()
         elif phase == LAG and self._event is not None:
@@ -129,34 +132,39 @@ class Apply:
         self.words.copy_(torch.from_numpy(self.in_force.encode()))
 
     def _exchange(self) -> None:
-        block = None
-        if self._uplink is not None:
-            try:
-                block = self._propose(self._uplink)
-            except Exception:
-                # The others wait in the broadcast: join it with nothing new.
-                logger.exception("acceptd: proposing coefficients failed; the ones in force stay")
-        if self._ranks.size == 1 and block is None:
+        words = self._prepared()
+        if self._ranks.size == 1 and words is None:
             return
         if self._ranks.rank == 0:
-            if block is None:
+            if words is None:
                 self._outgoing.zero_()
             else:
-                self._outgoing.copy_(torch.from_numpy(block.encode()))
+                self._outgoing.copy_(torch.from_numpy(words))
             self._incoming.copy_(self._outgoing, non_blocking=True)
         self._ranks.broadcast(self._incoming)
         self._event = self._streams.copy([(self._arrived, self._incoming)])
 
+    def _prepared(self) -> Words | None:
+        """Rank 0: the words to broadcast, None if nothing is new. Never raises: the others wait in the broadcast."""
+        if self._uplink is None:
+            return None
+        try:
+            block = self._propose(self._uplink)
+            return None if block is None else block.encode()
+        except Exception:
+            self.failures += 1
+            if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th …
+                logger.exception(
+                    "acceptd: preparing coefficients failed (%d times); those in force stay", self.failures
+                )
+            return None
+
     def _propose(self, uplink: Uplink) -> Block | None:
-        """Rank 0: the next block, None if nothing is new."""
         received = uplink.latest()
         if received is not None and received.generation != self.generation:
             received = None
         self._mark_lost(received is None or self._clock() - received.renewed_at > received.max_age_seconds)
-        block = None if received is None else self._from_service(received)
-        if block is None and self._local_next is not None:
-            block = replace(self._local_next, version=OWN, local=True, nonce=0, generation=self.generation)
-        self._local_next = None
+        block = self._own_round() if self._lost else None if received is None else self._from_service(received)
         if block is None:
             return None
         self._proposed_index = max(self._proposed_index, self.in_force.index) + 1
@@ -164,7 +172,7 @@ class Apply:
 
     def _from_service(self, received: Received) -> Block | None:
         key = (received.coefficients.version, received.nonce, received.mode, received.exploration_rate)
-        if self._lost or key == self._considered:
+        if key == self._considered:
             return None
         self._considered = key
         try:
@@ -181,9 +189,19 @@ class Apply:
             self._answer(received.nonce, str(error))
             return None
 
+    def _own_round(self) -> Block | None:
+        if self.steps - self._round_started < ROUND_STEPS:
+            return None
+        self._round_started = self.steps
+        block = self._local.refit(self.in_force)
+        if block is None:
+            return None
+        return replace(block, version=OWN, local=True, nonce=0, generation=self.generation)
+
     def _mark_lost(self, lost: bool) -> None:
         if lost and not self._lost:
             self._local.forget()
+            self._round_started = self.steps
         if self._lost and not lost:
             self._considered = None  # back: what it says now replaces the worker's own round
         self._lost = lost

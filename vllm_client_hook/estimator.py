@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vllm_client_hook.seams import Uplink
     from vllm_client_hook.streams import Streams
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("vllm.acceptd")
 
 
 def numerics_of(device: Any) -> ModuleType:
@@ -133,11 +133,15 @@ class AcceptanceEstimator:
         idx_mapping, num_sampled, num_rejected: int[N]; num_sampled counts the bonus token. More arguments, which later
         releases of vLLM may pass, are ignored.
         """
-        if not self.frozen:
-            try:
+        try:
+            # Frozen or not: confidences depend on a slot's flags, and the split on what it explores.
+            self.slots.write_admissions()
+            if self.frozen:
+                self.slots.forget_predictions()
+            else:
                 self._grade(idx_mapping, num_sampled, num_rejected)
-            except Exception as error:
-                self._freeze("grading", error)
+        except Exception as error:
+            self._freeze("grading", error)
         # In any case: the other ranks wait in the broadcast.
         try:
             self.apply.advance()
@@ -192,7 +196,6 @@ class AcceptanceEstimator:
     def _grade(self, idx_mapping: Any, num_sampled: Any, num_rejected: Any) -> None:
         if self._gate == WARMUP and self._live is not None and self._live():
             self._gate = self._open_gate
-        self.slots.write_admissions()
         tap = self._tap
         page, totals = (self._page, self._totals) if tap is None else (tap.page, tap.totals)
         self._numerics.pack(
@@ -216,5 +219,5 @@ class AcceptanceEstimator:
 
     def _freeze(self, what: str, error: Exception) -> None:
         if not self.frozen:
-            logger.exception("acceptd: %s failed; this worker no longer reports", what)
+            logger.exception("acceptd: %s failed; this rank no longer reports", what)
             self.frozen = f"{what}: {type(error).__name__}: {error}"

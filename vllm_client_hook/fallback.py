@@ -28,7 +28,7 @@ MAX_ROWS: Final = 1024
 #: Rows taken from one copy, so that a round's sample spreads over its steps.
 MAX_ROWS_A_COPY: Final = 128
 
-#: Decode steps between rounds, damping and ridge: vLLM's own.
+#: Decode steps of a round, damping and ridge: vLLM's own.
 ROUND_STEPS: Final = 100
 DAMPING: Final = 50.0
 RIDGE: Final = 1e-3

@@ -2,6 +2,7 @@
 
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -172,22 +173,32 @@ def test_a_block_damaged_on_its_way_is_refused_by_all_ranks():
     assert "intercepts[1]" in rejected
 
 
-def test_a_rank_whose_grading_fails_still_joins_and_adopts(monkeypatch):
+def test_a_rank_whose_grading_fails_still_joins_and_decides_like_the_others():
     uplink = FakeUplink()
-    uplink.push(line((1, 1), 0.75, [0.5] * K), 1)
+    parts = {s: SegmentCoefficients((0.25 + s / 8,), (s / 4,) * K) for s in range(5)}
+    uplink.push(Coefficients(Version(1, 1), SegmentCoefficients((0.75,), (0.5,) * K), (), parts), 1)
 
     def body(rank, ranks):
         worker = Worker(ranks, uplink if rank == 0 else None)
         if rank == 1:
             worker.estimator._draft_tokens = "not a tensor"
         run_alone(None, worker=worker)
-        return worker.estimator.frozen, worker.state()
+        # A request of another segment takes a slot, and exploration marks one.
+        worker.estimator.admit(2, SimpleNamespace(top_k=3))
+        worker.estimator.slots.write_explored([0], [2], [0.5])
+        run_alone(None, 2, worker)
+        slots = worker.estimator.slots
+        seen = (worker.confidence.tolist(), slots.flags.tolist(), slots.explored.tolist())
+        return worker.estimator.frozen, (worker.state(), seen)
 
     (ok, first), (frozen, second) = on_each_rank(2, body)
     assert ok == ""
     assert frozen.startswith("grading: ")
     assert first == second
-    assert first[0][layout.VERSION] == 1
+    (words, _, _), (_, flags, explored) = first
+    assert words[layout.VERSION] == 1
+    assert flags[2] == 0x80
+    assert explored == [0] * (R + 1)
 
 
 def test_a_rank_0_whose_uplink_fails_still_broadcasts():
@@ -196,17 +207,19 @@ def test_a_rank_0_whose_uplink_fails_still_broadcasts():
             raise RuntimeError("no")
 
     def body(rank, ranks):
-        return run_alone(None, 3 * INTERVAL, Worker(ranks, Broken() if rank == 0 else None)).state()
+        worker = run_alone(None, 3 * INTERVAL, Worker(ranks, Broken() if rank == 0 else None))
+        return worker.state(), worker.estimator.apply.failures
 
-    first, second = on_each_rank(2, body)
+    (first, failures), (second, _) = on_each_rank(2, body)
     assert first == second
+    assert failures == 3
 
 
 def test_reseeding_restores_every_tensor_after_the_memory_was_discarded():
     uplink = FakeUplink()
     uplink.push(line((1, 1), 0.75, [0.5] * K), 1)
     worker = Worker(SingleRank(), uplink)
-    worker.estimator.admit(2, type("P", (), {"bad_words": ["x"], "top_k": 3})())
+    worker.estimator.admit(2, SimpleNamespace(bad_words=["x"], top_k=3))
     run_alone(uplink, worker=worker)
     estimator, before = worker.estimator, worker.state()
     flags = estimator.slots.flags.clone()
