@@ -11,7 +11,7 @@ import typer
 from acceptd.errors import AcceptdError
 
 #: Modules of this package, each with a `register(app)` that adds its commands, in the order `--help` shows them.
-COMMANDS = ("serve", "pairs", "watch", "history", "workers", "demo", "lab", "simulate", "version")
+COMMANDS = ("serve", "pairs", "watch", "history", "workers", "doctor", "demo", "lab", "simulate", "version")
 
 _HELP = """Learns online how likely a vLLM target accepts each draft token, and keeps every worker supplied with it.
 

@@ -7,14 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from running import acceptd
 
-from estimator_service.cli.app import build, run
-
-ACCEPTD = [sys.executable, "-c", "import sys; from estimator_service.cli.entry import main; sys.exit(main())"]
-
-
-def acceptd(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*ACCEPTD, *arguments], check=False, capture_output=True, text=True, timeout=60)
+from estimator_service.cli.app import build
 
 
 @pytest.fixture
@@ -38,10 +33,10 @@ def dead_address() -> str:
 )
 def test_misuse_is_exit_2(arguments: list[str]) -> None:
     done = acceptd(*arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert "acceptd" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.status == 2
+    assert done.out == ""
+    assert "acceptd" in done.err
+    assert "Traceback" not in done.err
 
 
 @pytest.mark.parametrize(
@@ -50,22 +45,28 @@ def test_misuse_is_exit_2(arguments: list[str]) -> None:
 def test_no_service_is_exit_1_and_says_what_to_do(arguments: list[str], dead_address: str) -> None:
     for extra in ([], ["--json"]):
         done = acceptd(*arguments, "--address", dead_address, *extra)
-        assert done.returncode == 1
-        assert done.stdout == ""
-        assert done.stderr.startswith("error: ")
-        assert len(done.stderr.splitlines()) == 1
-        assert dead_address in done.stderr
-        assert "acceptd serve" in done.stderr
+        assert done.status == 1
+        assert done.out == ""
+        assert done.err.startswith("error: ")
+        assert len(done.err.splitlines()) == 1
+        assert dead_address in done.err
+        assert "acceptd serve" in done.err
 
 
-def test_every_command_explains_itself_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_installed_command_ends_with_that_status(dead_address: str) -> None:
+    for arguments, status in ((["bogus"], 2), (["pairs", "--address", dead_address], 1), (["version"], 0)):
+        command = [sys.executable, "-m", "estimator_service.cli", *arguments]
+        assert subprocess.run(command, check=False, capture_output=True, timeout=60).returncode == status
+
+
+def test_every_command_explains_itself_with_an_example() -> None:
     names = [str(command.name) for command in build().registered_commands]
     assert {"serve", "pairs", "show", "watch", "history", "workers", "demo", "version"} <= set(names)
     for name in names:
-        assert run([name, "--help"]) == 0
-        text = capsys.readouterr().out
-        assert "Examples:" in text
-        assert f"acceptd {name}" in text
+        done = acceptd(name, "--help")
+        assert done.status == 0
+        assert "Examples:" in done.out
+        assert f"acceptd {name}" in done.out
 
 
 def test_a_missing_extra_is_one_line() -> None:

@@ -129,6 +129,14 @@ def test_workers_are_listed_while_they_are_there(service: Service) -> None:
     until(lambda: not [w for w in service.json("workers") if w["worker"] == "busy" and w["connected"]])
 
 
+def test_doctor_finds_a_healthy_service_healthy(service: Service) -> None:
+    findings = service.json("doctor")
+    assert {finding["level"] for finding in findings} <= {"ok", "note"}
+    assert findings[0]["about"] == "service"
+    assert service.address in findings[0]["text"]
+    assert "blocks" in service.acceptd("doctor")
+
+
 def test_what_the_images_health_check_and_prometheus_ask_for(service: Service) -> None:
     with urllib.request.urlopen(f"http://{service.metrics_address}/healthz", timeout=10) as answer:
         assert answer.status == 200

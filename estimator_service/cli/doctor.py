@@ -1,0 +1,62 @@
+"""`acceptd doctor`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import typer
+
+from acceptd import __version__
+from estimator_service.cli.checks import Finding, Level, check_pair, check_pairs, check_versions
+from estimator_service.cli.client import CommandFailed, InspectClient
+from estimator_service.cli.options import DEFAULT_ADDRESS, Address, Json
+from estimator_service.cli.output import console, print_json, table
+
+_MARKS = {Level.OK: "[green]✓[/]", Level.NOTE: "[yellow]![/]", Level.WRONG: "[red]✗[/]"}
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("doctor")(doctor)
+
+
+def doctor(address: Address = DEFAULT_ADDRESS, as_json: Json = False) -> None:
+    """Looks for what usually goes wrong, and says what to do about it.
+
+    Exit status 1 if something is wrong, 0 if all is well or merely worth a look.
+
+    Examples:
+      acceptd doctor
+      acceptd doctor --address 10.0.0.7:50051 --json | jq '.[] | select(.level != "ok")'
+    """
+    findings = list(_findings(address))
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        out = table("", "~about", "~what was seen", "~what to do")
+        for finding in findings:
+            out.add_row(_MARKS[finding.level], finding.about, finding.text, finding.advice)
+        console().print(out)
+    if any(finding.level is Level.WRONG for finding in findings):
+        raise typer.Exit(1)
+
+
+def _findings(address: str) -> Iterator[Finding]:
+    began = time.monotonic()
+    try:
+        with InspectClient(address) as client:
+            pairs = client.pairs().pairs
+            took = time.monotonic() - began
+            yield Finding(Level.OK, "service", f"{address} answers in {1e3 * took:.0f} ms")
+            workers = client.workers("").workers
+            states = [client.pair(pair.id) for pair in pairs]
+    except CommandFailed as error:
+        yield Finding(Level.WRONG, "service", str(error), "")
+        return
+    now = time.time()
+    yield from check_pairs(pairs, now)
+    yield from check_versions(__version__, workers)
+    for state in states:
+        yield from check_pair(state, [w for w in workers if w.pair == state.summary.id], now)
