@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from estimator_service.cli.app import build
-from estimator_service.config import Settings
+from estimator_service.config import Settings, load_settings
 from vllm_client_hook.config import HookSettings
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
 
 
 def anchors(page: Path) -> set[str]:
@@ -42,6 +42,11 @@ def test_every_command_is_in_the_list_of_commands() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     listed = set(re.findall(r"^\| `acceptd ([a-z-]+)", text, re.M))
     assert listed == {command.name for command in build().registered_commands}
+
+
+def test_the_example_of_a_configuration_file_loads() -> None:
+    settings = load_settings(config=ROOT / "examples" / "acceptd.toml", environ={})
+    assert settings == Settings(store=Path("acceptd.sqlite"))  # it shows the defaults, and a store
 
 
 def test_every_hook_setting_is_described() -> None:
