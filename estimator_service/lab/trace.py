@@ -33,6 +33,9 @@ ROUNDING = 1e-3
 #: Workloads a trace may tell apart. Roles keep 400 kB a workload at K = 8.
 MAX_WORKLOADS = 256
 
+#: What pyarrow raises on files that are damaged or no Parquet.
+_UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
+
 
 class TraceError(AcceptdError):
     """A trace that cannot be read. The message names file, column, row and what is accepted."""
@@ -53,9 +56,10 @@ class Trace:
             raise TraceError(f"{path}: no such file; accepted: a Parquet file of {columns.FORMAT}")
         try:
             self._file = pq.ParquetFile(path)
-        except (OSError, pa.ArrowException) as error:
+            schema = self._file.schema_arrow
+            names = frozenset(schema.names)
+        except _UNREADABLE as error:
             raise TraceError(f"{path}: {_first_line(error)}; accepted: a Parquet file of {columns.FORMAT}") from error
-        schema = self._file.schema_arrow
         self.metadata = self._metadata(schema.metadata or {})
         self.num_positions = self._num_positions()
         self.num_blocks: int = self._file.metadata.num_rows
@@ -63,9 +67,9 @@ class Trace:
             raise TraceError(f"{path}: no block; accepted: at least one")
         known = [*columns.COUNTS, *columns.NUMBERS, *columns.POSITIONS, columns.WORKLOAD]
         for column in known:
-            if column.required and column.name not in schema.names:
+            if column.required and column.name not in names:
                 raise TraceError(f"{path}: column {column.name} is missing; accepted: {columns.FORMAT}")
-        self.names = frozenset(column.name for column in known if column.name in schema.names)
+        self.names = frozenset(column.name for column in known if column.name in names)
         self.workloads: list[str] = []
         self._check_types(schema)
 
@@ -89,7 +93,7 @@ class Trace:
                 if len(batch):
                     yield self._blocks(batch, taken, first_row)
                     first_row += len(batch)
-        except (OSError, pa.ArrowException) as error:
+        except _UNREADABLE as error:
             message = f"{self.path}: row {first_row}: {_first_line(error)}; accepted: an intact Parquet file"
             raise TraceError(message) from error
 

@@ -230,6 +230,29 @@ def test_files_that_are_no_parquet(tmp_path, content, part):
     assert "\n" not in str(caught.value)
 
 
+def test_damaged_files_end_in_one_clear_line(tmp_path):
+    raw = write(tmp_path, table(100)).read_bytes()
+    rng = np.random.default_rng(0)
+    path = tmp_path / "damaged.parquet"
+    refused = 0
+    for _ in range(500):
+        damaged = bytearray(raw)
+        for _ in range(rng.integers(1, 4)):
+            damaged[rng.integers(len(damaged))] = rng.integers(256)
+        path.write_bytes(damaged[: rng.integers(len(damaged))] if rng.random() < 0.2 else damaged)
+        message = None
+        try:
+            for blocks in Trace(path).rounds(7, ["oracle"]):
+                assert np.isfinite(blocks.x[blocks.observed]).all()
+        except TraceError as error:
+            message = str(error)
+        if message is not None:
+            refused += 1
+            assert message.startswith(f"{path}: ")
+            assert "\n" not in message
+    assert refused > 200
+
+
 def test_a_parquet_file_without_description(tmp_path):
     path = write(tmp_path, table().replace_schema_metadata(None))
     with pytest.raises(TraceError, match="no readable description; accepted: metadata"):
