@@ -30,6 +30,28 @@ def batch_scores(position: Ints, x: Floats, accepted: Floats, confidence: Floats
     return np.concatenate(([size, slope], score, [square], cross, own))
 
 
+def typical_dispersion(batches: Floats, num_positions: int) -> float:
+    """Over-dispersion of the median batch, at least 1; batches: float64[M, 3·K + 3] from `batch_scores`.
+
+    A faulty worker's batches disagree with the coefficients, which reads as noise; as long as they are fewer than half,
+    a median does not see them.
+    """
+    k = num_positions
+    # What all batches share is an error of the coefficients, not noise.
+    shared = np.median(batches[:, 1 : 2 + k] / batches[:, :1], axis=0)
+    score = batches[:, 1 : 2 + k] - batches[:, :1] * shared
+    information = np.concatenate((batches[:, 2 + k : 3 + k], batches[:, 3 + 2 * k :]), axis=1)
+    known = information > 1.0
+    ratio = np.where(known, score**2 / np.where(known, information, 1.0), 0.0).sum(axis=1)
+    count = known.sum(axis=1)
+    if not count.any():
+        return 1.0
+    # Median of χ² with f degrees of freedom, over f: (1 − 2/(9 f))³ (Wilson and Hilferty, PNAS 17, 1931).
+    freedom = np.maximum(count, 1)
+    expected = freedom * (1.0 - 2.0 / (9.0 * freedom)) ** 3
+    return max(1.0, float(np.median((ratio / expected)[count > 0])))
+
+
 @dataclass
 class ScoreSums:
     """Sums over batches of a pair with K positions. P = 1 + K parameters: slope, then intercepts.

@@ -22,7 +22,14 @@ import numpy as np
 from acceptd.bins import NUM_BINS
 from acceptd.types import Coefficients, SegmentCoefficients, Version, prior
 from estimator_service.fit.calibration import CalibrationSums
-from estimator_service.fit.dispersion import Dispersion, ScoreSums, batch_scores, round_shift, sandwich_errors
+from estimator_service.fit.dispersion import (
+    Dispersion,
+    ScoreSums,
+    batch_scores,
+    round_shift,
+    sandwich_errors,
+    typical_dispersion,
+)
 from estimator_service.fit.forms import LINE, LINK, SEGMENTED, Choice, Points, fit_window, refine, to_coefficients
 from estimator_service.fit.guard import Sample, first_adequate, reason_to_hold
 from estimator_service.fit.hierarchy import RECENT, fit_line, line_precision
@@ -234,7 +241,8 @@ class PairModel:
     def _merge(self) -> None:
         """Judge who sent these rows, score the forms on them, and add them to the windows."""
         k, settings = self.num_positions, self.settings
-        scored = [(chunk.worker, chunk.scores) for chunk in self._journal.chunks]
+        senders = [chunk.worker for chunk in self._journal.chunks]
+        batches = np.stack([chunk.scores for chunk in self._journal.chunks])
         pending = self._journal.take()
         workers = len(pending.workers)
         # Every n-th row judges a worker as well as all: enough of them for each one's line.
@@ -243,13 +251,13 @@ class PairModel:
         position = slots % k
         score = Predictor.of(self._coefficients[""]).log_odds(slots // k, position, pending.x[thin])
         found = recalibrate(pending.worker[thin], position, score, pending.accepted[thin], shape=(workers, k))
-        self._notices += self._judge.judge(pending.workers, found, self._dispersion.factor)
+        self._notices += self._judge.judge(pending.workers, found, typical_dispersion(batches, k))
         counts = sums_by(pending.worker, None, workers)
         by_worker = self._judge.weights(pending.workers, counts)
         if not by_worker.any():
             return
         learned = {name for name, value in zip(pending.workers, by_worker, strict=True) if value > 0}
-        scores = ScoreSums.of(np.stack([part for name, part in scored if name in learned]), k)
+        scores = ScoreSums.of(batches[[name in learned for name in senders]], k)
         kept = slice(None) if by_worker.all() else by_worker[pending.worker] > 0
         cell, x, accepted = pending.cell[kept], pending.x[kept], pending.accepted[kept]
         weight = None if (by_worker == 1.0).all() else by_worker[pending.worker][kept]

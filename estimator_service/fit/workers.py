@@ -25,10 +25,13 @@ MAX_WORKERS: Final = 4_096
 _LOWEST, _HIGHEST = 1 / 3, 3.0
 
 #: Standard errors (over-dispersed) by which a bound must be passed. Raising it names faults later.
-_ERRORS: Final = 4.0
+_ERRORS: Final = 3.0
+
+#: The same for a slope below 0 or an AUC below one half: honest workers are a whole slope away from there.
+_SIGN_ERRORS: Final = 2.5
 
 #: Weight of a worker's earlier rounds in its next judgement. Raising it judges on more evidence, and releases later.
-_MEMORY: Final = 0.7
+_MEMORY: Final = 0.8
 
 #: Clean judgements in a row after which a quarantined worker is released.
 _RELEASE: Final = 3
@@ -135,10 +138,11 @@ def recalibrate(
 
 @dataclass
 class Judge:
-    """Records of a pair's workers. Bounded; O(1) numbers a worker."""
+    """Records of a pair's workers. Bounded; O(1) numbers a worker. dispersion: over the latest rounds."""
 
     records: dict[str, WorkerRecord] = field(default_factory=dict)
     rounds: int = 0
+    dispersion: float = 1.0
 
     @property
     def quarantined(self) -> dict[str, str]:
@@ -148,9 +152,10 @@ class Judge:
     def judge(self, names: tuple[str, ...], found: Recalibration, dispersion: float) -> tuple[str, ...]:
         """Update the records with a round's fits, workers in the order of `names`. Returns notices.
 
-        dispersion: over-dispersion factor of the pair, >= 1.
+        dispersion: over-dispersion of the round's typical batch, >= 1.
         """
         self.rounds += 1
+        self.dispersion = dispersion if self.rounds == 1 else _MEMORY * self.dispersion + (1 - _MEMORY) * dispersion
         for i, name in enumerate(names):
             record = self.records.setdefault(name, WorkerRecord())
             record.last_round = self.rounds
@@ -171,13 +176,13 @@ class Judge:
         judged = [name for name, n in zip(names, found.n, strict=True) if n >= _MIN_OBSERVATIONS]
         if len(self.records) < 2 or not judged:
             return ()
-        return self._decide(judged, dispersion)
+        return self._decide(judged)
 
-    def _decide(self, judged: list[str], dispersion: float) -> tuple[str, ...]:
+    def _decide(self, judged: list[str]) -> tuple[str, ...]:
         peers = [record for record in self.records.values() if record.information > 0]
         typical = float(np.median([r.slope / r.information for r in peers])) if len(peers) >= 3 else 1.0
         level = float(np.median([r.shift / r.shift_information for r in peers]))
-        reasons = {name: _fault(self.records[name], max(typical, 0.0), dispersion) for name in judged}
+        reasons = {name: _fault(self.records[name], max(typical, 0.0), self.dispersion) for name in judged}
         # Where half of all differ from the coefficients, the coefficients are what is wrong.
         if sum(1 for reason in reasons.values() if reason) * 2 > len(peers):
             return ("most workers disagree with the coefficients: none is quarantined",)
@@ -193,7 +198,7 @@ class Judge:
                     record.reason, record.clean = "", 0
                 continue
             shift = record.shift / record.shift_information - level
-            error = (dispersion / record.shift_information) ** 0.5
+            error = (self.dispersion / record.shift_information) ** 0.5
             if abs(shift) > max(_NOTICE_SHIFT, _ERRORS * error):
                 notices.append(f"worker {name}: intercepts differ by {shift:+.2f} nats: set a workload label")
         return tuple(notices)
@@ -216,15 +221,15 @@ def _fault(record: WorkerRecord, typical: float, dispersion: float) -> str:
     if record.information <= 0:
         return ""
     slope = record.slope / record.information
-    margin = _ERRORS * (dispersion / record.information) ** 0.5
+    error = (dispersion / record.information) ** 0.5
     auc = record.won / record.compared if record.compared else 0.5
     # Largest variance of a Mann-Whitney statistic with m rows of the rarer label: 1/(4 m).
-    auc_margin = _ERRORS * (dispersion / (4.0 * max(record.scarcer, 1.0))) ** 0.5
+    auc_error = (dispersion / (4.0 * max(record.scarcer, 1.0))) ** 0.5
     told = f"slope {slope:.2f} of the others', AUC {auc:.2f}"
-    if slope + margin < 0 or auc + auc_margin < 0.5:
+    if slope + _SIGN_ERRORS * error < 0 or (slope < 0 and auc + _SIGN_ERRORS * auc_error < 0.5):
         return f"labels disagree with the features ({told})"
-    if slope + margin < _LOWEST * typical:
-        return f"features too large ({told})"
-    if slope - margin > _HIGHEST * max(typical, _LOWEST):
+    if slope + _ERRORS * error < _LOWEST * typical:
+        return f"{'labels disagree with the features' if slope < 0 else 'features too large'} ({told})"
+    if slope - _ERRORS * error > _HIGHEST * max(typical, _LOWEST):
         return f"features too small ({told})"
     return ""
