@@ -10,8 +10,13 @@ import typer
 
 from acceptd.errors import AcceptdError
 
-#: Modules of this package, each with a `register(app)` that adds its commands, in the order `--help` shows them.
-COMMANDS = ("serve", "pairs", "watch", "history", "workers", "doctor", "demo", "lab", "simulate", "version")
+#: Modules of this package, each with a `register(app)` that adds its commands, by the heading `--help` puts them under.
+COMMANDS = {
+    "Service": ("serve", "demo"),
+    "Look": ("pairs", "watch", "history", "workers", "doctor"),
+    "Recordings": ("lab", "simulate"),
+    "Other": ("version",),
+}
 
 _HELP = """Learns online how likely a vLLM target accepts each draft token, and keeps every worker supplied with it.
 
@@ -28,8 +33,12 @@ def build() -> typer.Typer:
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
-    for name in COMMANDS:
-        import_module(f"{__package__}.{name}").register(app)
+    for heading, names in COMMANDS.items():
+        before = len(app.registered_commands)
+        for name in names:
+            import_module(f"{__package__}.{name}").register(app)
+        for command in app.registered_commands[before:]:
+            command.rich_help_panel = heading
     return app
 
 

@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 
     from estimator_service.server import Server
 
+#: Headings of `--help`, each by the setting that it begins with.
+_HEADINGS = {
+    "listen": "Addresses and files",
+    "method": "Fitting",
+    "publish_min_change": "Publishing",
+    "durability": "Durability",
+    "flush_rows": "Streams",
+    "max_pairs": "Limits",
+}
+
 _HELP = f"""Run the service.
 
 Every flag is also a variable of the environment ({ENV_PREFIX}LISTEN, …)
@@ -50,8 +60,10 @@ def _command() -> Any:
     ]
     as_json = Annotated[bool, typer.Option("--json", help="Say as JSON which ports were opened.")]
     parameters = {"config": (config, None), "as_json": (as_json, False)}
+    heading = ""
     for name, field in Settings.model_fields.items():
-        parameters[name] = (_option(name, field), None)
+        heading = _HEADINGS.get(name, heading)
+        parameters[name] = (_option(name, field, heading), None)
     keyword = inspect.Parameter.KEYWORD_ONLY
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(n, keyword, default=d, annotation=a) for n, (a, d) in parameters.items()]
@@ -60,19 +72,19 @@ def _command() -> Any:
     return command
 
 
-def _option(name: str, field: FieldInfo) -> Any:
+def _option(name: str, field: FieldInfo, heading: str) -> Any:
     """The flag of a setting. Values stay text: the settings class checks them, whatever their source."""
     flag, kind = f"--{name.replace('_', '-')}", field.annotation
     default = "none" if field.default is None else field.default
     description = field.description or ""
     text = f"{description[:1].upper()}{description[1:]}. [default: {default}]".replace("[", "\\[")
     if kind is bool:
-        return Annotated[bool | None, typer.Option(f"{flag}/--no-{flag[2:]}", help=text)]
+        return Annotated[bool | None, typer.Option(f"{flag}/--no-{flag[2:]}", help=text, rich_help_panel=heading)]
     if get_origin(kind) is Literal:
         metavar = "|".join(map(str, get_args(kind)))
     else:
         metavar = {int: "N", float: "X"}.get(kind, "TEXT") if isinstance(kind, type) else "PATH"
-    return Annotated[str | None, typer.Option(flag, help=text, metavar=metavar)]
+    return Annotated[str | None, typer.Option(flag, help=text, metavar=metavar, rich_help_panel=heading)]
 
 
 def run(config: Path | None, as_json: bool, flags: dict[str, Any]) -> None:
