@@ -48,6 +48,7 @@ proto: $(DEV_STAMP) ## generates the Python of proto/acceptd/v1 anew
 
 docs: $(DEV_STAMP) ## writes the generated parts of docs/ anew
 	$(BIN)/python tools/generate_configuration.py
+	$(BIN)/acceptd replay examples/smollm2-skip3.parquet --plot docs/images/replay
 
 protobuf-range: $(RUN_STAMP) ## loads the generated code with the oldest, the middle and the newest protobuf allowed
 	$(BIN)/python tools/check_protobuf_range.py

@@ -75,7 +75,7 @@ def draw(replay: Replay, directory: Path, *, title: str) -> list[Path]:
             if figure is not None:
                 path = directory / f"{name}.png"
                 FigureCanvasAgg(figure)
-                figure.savefig(path, dpi=150)
+                figure.savefig(path, dpi=120)
                 written.append(path)
     return written
 
