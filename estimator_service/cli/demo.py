@@ -72,10 +72,10 @@ def demo(
         raise CommandFailed(f"no recording at {trace}; name one with --trace (the repository has one in examples/)")
     folder = Path(tempfile.mkdtemp(prefix="acceptd-demo-"))
     service = DemoService(folder)
-    kept = False
+    finished = False
     try:
         report = _run(service, trace, workers, speed, folder, quiet=as_json)
-        kept = keep
+        finished = True
         if as_json:
             print_json({**report.to_json(), "kept": service.to_json() if keep else None})
         else:
@@ -85,15 +85,17 @@ def demo(
         if not report.exact:
             raise typer.Exit(1)
     finally:
-        if not kept:
+        if not (finished and keep):
             service.stop()
+        if finished and not keep:
+            # After a failure the logs stay: the error names one of them.
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run(service: DemoService, trace: Path, workers: int, speed: float, folder: Path, *, quiet: bool) -> Report:
     from estimator_service.cli.demo_report import Recording, Report  # noqa: PLC0415  (imports pyarrow)
 
-    recording = Recording(trace)
+    recording = Recording.read(trace)
     total = len(recording.blocks)
     service.start()
     replaying = DemoWorkers(trace, service.address, workers, speed, folder)

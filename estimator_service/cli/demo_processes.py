@@ -14,7 +14,7 @@ from typing import Any, Final
 from estimator_service.cli.client import CommandFailed, InspectClient
 
 #: Seconds within which a started service must answer. Only a machine under heavy load needs more than two.
-START_SECONDS: Final = 30.0
+START_SECONDS: Final = 60.0
 
 #: Seconds after SIGTERM until a process is killed: the service's own drain takes three at most.
 STOP_SECONDS: Final = 10.0

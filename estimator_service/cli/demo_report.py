@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,18 +27,19 @@ if TYPE_CHECKING:
     from estimator_service.fit.report import Calibration
 
 
-@dataclass
+@dataclass(frozen=True)
 class Recording:
-    """A trace in memory, with what can be counted in it exactly. observations, acceptances: int64[K]."""
+    """A trace in memory, with what can be counted in it exactly. description: the file's own."""
 
     path: Path
-    blocks: Blocks = field(init=False)
-    description: dict[str, Any] = field(init=False)
+    blocks: Blocks
+    description: dict[str, Any]
 
-    def __post_init__(self) -> None:
-        trace = Trace(self.path)
-        self.description = trace.metadata
-        self.blocks = concatenate(list(trace.chunks()))
+    @classmethod
+    def read(cls, path: Path) -> Recording:
+        """Raises TraceError where the file is no trace."""
+        trace = Trace(path)
+        return cls(path, concatenate(list(trace.chunks())), trace.metadata)
 
     @property
     def observations(self) -> list[int]:
