@@ -1,0 +1,256 @@
+"""Names what changed at a pair: the pair itself, or only its workload.
+
+*Pair drift*: the slope moved by more than its noise and more than a workload moves it. Another draft, another
+quantisation, another sampling method. *Workload drift*: the slope did not, but intercepts, or the shares of confident
+and unconfident first drafts, did. Other prompts; the coefficients follow by themselves.
+
+One round after another is scored at a frozen baseline, since coefficients that follow the data would hide the change,
+and enters CUSUMs (`streams`). Intercepts answer to a moved slope too and often first, so workload drift is named only
+once the slope had its say. After a name, a new baseline is learned from the rounds that follow.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acceptd.bins import NUM_BINS
+from estimator_service.fit.baseline import Baseline, Score
+from estimator_service.fit.cusum import Cusum, estimate
+from estimator_service.fit.round_noise import RoundNoise
+from estimator_service.fit.streams import (
+    COMMON,
+    FIRST_POSITION,
+    SLOPE,
+    describe,
+    evidence,
+    known_by,
+    num_streams,
+    prior_dispersion,
+    sizes,
+)
+
+Floats = NDArray[np.float64]
+
+#: Standard error of the slope at which a baseline is fit to compare with, and at which it is final. Lower ones need
+#: more rounds, during which nothing can be named, or during which a slow change is learned instead of named.
+FIRST_ERROR: Final = 0.025
+FINAL_ERROR: Final = 0.007
+
+#: Where the slope cannot be known that well (saturated features), observations that serve in place of FIRST_ERROR and
+#: FINAL_ERROR.
+FIRST_OBSERVATIONS: Final = 50_000
+FINAL_OBSERVATIONS: Final = 500_000
+
+#: A young baseline is replaced once it would rest on this many times the observations. Lower values replace it more
+#: often, each time with a chance that a change has just begun and is learned in.
+GROWTH: Final = 2.0
+
+#: Evidence of any change, as a share of what names it, above which a young baseline is not replaced: a change that has
+#: just begun must not be learned in. Raising it replaces sooner, lowering it waits for a calmer round.
+MAX_SUSPICION: Final = 0.25
+
+#: Rounds of a baseline at least: the first ones after a start hold the first tokens of many requests at once.
+MIN_BASELINE_ROUNDS: Final = 5
+
+#: Standard error of the slope over the rounds since something else moved: only then has the slope had its say, and
+#: "workload" may be named. Lower ones confuse the kinds less and take longer. Twice the rounds if the slope is in
+#: doubt.
+VERDICT_ERROR: Final = 0.02
+
+#: Where the slope cannot be known that well (saturated features, traffic of a new temperature), blocks since then that
+#: serve in its place.
+VERDICT_BLOCKS: Final = 6_000
+
+#: Layout of a snapshot.
+_FORMAT: Final = 1
+
+
+class DriftKind(StrEnum):
+    """What changed."""
+
+    PAIR = "pair"
+    WORKLOAD = "workload"
+
+
+@dataclass(frozen=True)
+class Drift:
+    """One named change.
+
+    round: number of the round it was named in, from 1. onset: of the round it is thought to have begun in. slope,
+    slope_error: change of the slope since. intercept, intercept_error: common change of the intercepts, nats, at the
+    old slope. Errors are standard errors, over-dispersed, the baseline's own included. cause: the strongest sign.
+    """
+
+    kind: DriftKind
+    round: int
+    onset: int
+    slope: float
+    slope_error: float
+    intercept: float
+    intercept_error: float
+    cause: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} drift in round {self.round}, since about round {self.onset}: {self.cause}"
+
+
+class DriftDetector:
+    """Detector of one pair with S segments and K positions.
+
+    State: O(K), most of it (12·S·K·NUM_BINS bytes) only while a baseline is young. No clock, no randomness.
+    """
+
+    def __init__(self, segments: int, positions: int) -> None:
+        self._segments, self._positions = segments, positions
+        self._streams = num_streams(positions)
+        self._sizes = sizes(positions)
+        self._dispersion = RoundNoise.start(prior_dispersion(positions))
+        self._round = 0
+        self._start()
+
+    def _start(self) -> None:
+        """Forget the baseline and learn another; what is known of the noise stays."""
+        self._baseline: Baseline | None = None
+        self._cusum = Cusum.start(self._streams, FIRST_POSITION)
+        self._dispersion.restart()
+        self._learning: NDArray[np.float32] | None = np.zeros(
+            (3, self._segments, self._positions, NUM_BINS), np.float32
+        )
+        self._learned_rounds = 0
+        self._frozen_at = 0.0
+
+    @property
+    def baseline(self) -> Baseline | None:
+        """What rounds are compared with; None while there is too little to compare with."""
+        return self._baseline
+
+    @property
+    def scores(self) -> dict[DriftKind, float]:
+        """Evidence for each kind as a share of what names it: 0 none, 1 enough (if the change is large enough too)."""
+        highest = self._cusum.statistic.max(axis=0) / self._cusum.threshold
+        return {DriftKind.PAIR: float(highest[SLOPE]), DriftKind.WORKLOAD: float(highest[SLOPE + 1 :].max())}
+
+    def update(self, sums: Floats, *, untrimmed: bool = True) -> Drift | None:
+        """Add one round and return what it names, if anything.
+
+        sums: (n, accepted, x) over the protocol's bins, float64[3, S, K, NUM_BINS], undecayed. untrimmed: whether every
+        drafted block is in the round. Where the budget trims, the load decides which first drafts are seen, so their
+        shares are then left alone.
+        """
+        self._round += 1
+        named = None
+        if self._baseline is not None:
+            named = self._watch(self._baseline, self._baseline.score(sums), untrimmed)
+            if named is not None:
+                self._start()
+                return named
+        # Rounds that speak for a change are not learned from; if it comes to nothing they are merely missed.
+        if self._learning is not None and self._cusum.statistic.max() <= self._cusum.threshold / 2.0:
+            self._learn(self._learning, sums)
+        return named
+
+    def _learn(self, learning: NDArray[np.float32], sums: Floats) -> None:
+        """Add to the baseline to be; freeze it once it is firm enough, and each time it has grown by GROWTH."""
+        learning += sums.astype(np.float32)
+        self._learned_rounds += 1
+        observations = float(learning[0].sum())
+        suspicion = self._cusum.statistic.max() / self._cusum.threshold
+        if (
+            self._learned_rounds < MIN_BASELINE_ROUNDS
+            or observations < GROWTH * self._frozen_at
+            or suspicion > MAX_SUSPICION
+        ):
+            return
+        candidate = Baseline.learn(learning.astype(np.float64))
+        known = candidate.slope_information / self._dispersion.value[SLOPE]
+        if known < FIRST_ERROR**-2.0 and observations < FIRST_OBSERVATIONS:
+            return
+        self._baseline, self._frozen_at = candidate, observations
+        self._dispersion.restart()
+        self._cusum = Cusum.start(self._streams, FIRST_POSITION)
+        if known >= FINAL_ERROR**-2.0 or observations >= FINAL_OBSERVATIONS:
+            self._learning = None
+
+    def _watch(self, baseline: Baseline, score: Score, untrimmed: bool) -> Drift | None:
+        gradient, information, ratio = evidence(baseline, score, untrimmed)
+        dispersion, known = self._dispersion.value, known_by(baseline)
+        cusum = self._cusum
+        cusum.update(ratio / dispersion, gradient, information, score.blocks)
+        self._dispersion.update(gradient, information, cusum.statistic.max(axis=0) <= cusum.threshold / 2.0)
+        alarms = cusum.alarms(dispersion, known, self._sizes)
+        if alarms[:, SLOPE].any():
+            alarms[:, SLOPE + 1 :] = False
+            return self._name(DriftKind.PAIR, alarms, dispersion, known)
+        in_doubt = cusum.statistic[:, SLOPE].max() > cusum.threshold / 2.0
+        needed = dispersion[SLOPE] / VERDICT_ERROR**2 * (2.0 if in_doubt else 1.0)
+        alarms &= (cusum.witness_information[SLOPE] >= needed) | (cusum.blocks >= VERDICT_BLOCKS)
+        return self._name(DriftKind.WORKLOAD, alarms, dispersion, known) if alarms.any() else None
+
+    def _name(self, kind: DriftKind, alarms: NDArray[np.bool_], dispersion: Floats, known: Floats) -> Drift:
+        """The change that the strongest of `alarms`, bool[2, M], saw."""
+        assert self._baseline is not None  # noqa: S101
+        cusum = self._cusum
+        side, stream = np.unravel_index(np.argmax(np.where(alarms, cusum.statistic, -1.0)), alarms.shape)
+        shift, error = (values[side, stream] for values in cusum.estimate(dispersion, known))
+        change, errors = estimate(
+            cusum.witness_gradient[:, side, stream],
+            cusum.witness_information[:, side, stream],
+            dispersion[:FIRST_POSITION],
+            known[:FIRST_POSITION],
+        )
+        return Drift(
+            kind,
+            self._round,
+            self._round - int(cusum.rounds[side, stream]) + 1,
+            float(change[SLOPE]),
+            float(errors[SLOPE]),
+            float(change[COMMON]),
+            float(errors[COMMON]),
+            describe(int(stream), self._baseline, float(shift), float(error)),
+        )
+
+    def to_bytes(self) -> bytes:
+        """All state, without a checksum. Equal states give equal bytes."""
+        arrays: dict[str, NDArray[np.generic]] = {
+            "shape": np.array([_FORMAT, self._segments, self._positions, self._round, self._learned_rounds], np.int64),
+            "frozen_at": np.array(self._frozen_at),
+        }
+        if self._learning is not None:
+            arrays["learning"] = self._learning
+        for name, part in (("baseline", self._baseline), ("cusum", self._cusum), ("dispersion", self._dispersion)):
+            if part is not None:
+                arrays |= {f"{name}.{item.name}": np.asarray(getattr(part, item.name)) for item in fields(part)}
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, allow_pickle=False, **arrays)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> DriftDetector:
+        """The detector of `to_bytes`. Raises ValueError if it is not one of this version."""
+        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+            arrays = dict(stored)
+        form, segments, positions, rounds, learned = arrays["shape"].tolist()
+        if form != _FORMAT:
+            raise ValueError(f"drift snapshot has format {form}; accepted: {_FORMAT}")
+        detector = cls(segments, positions)
+        detector._round, detector._learned_rounds = rounds, learned
+        detector._frozen_at = float(arrays["frozen_at"])
+        detector._learning = arrays.get("learning")
+        detector._cusum = Cusum(**_part(arrays, "cusum"))
+        detector._dispersion = RoundNoise(**_part(arrays, "dispersion"))
+        if "baseline.slopes" in arrays:
+            detector._baseline = Baseline(**_part(arrays, "baseline"))
+        return detector
+
+
+def _part(arrays: dict[str, NDArray[np.generic]], name: str) -> dict[str, Any]:
+    """Fields of one part; those without a dimension as Python numbers."""
+    prefix = f"{name}."
+    found = {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}
+    return {key: value if value.ndim else value.item() for key, value in found.items()}
