@@ -93,13 +93,10 @@ class Baseline:
     @staticmethod
     def learn(sums: Floats) -> Baseline:
         """Fit to sums (n, accepted, x) over the protocol's bins, float64[3, S, K, NUM_BINS], undecayed."""
-        _, segments, positions, _ = sums.shape
-        n, accepted, sum_x = sums
-        cells = Cells.of(n, accepted, sum_x, KNOTS)
-        point = fit(cells, *_prior(segments, positions, 1 + len(KNOTS)))
-        n, accepted, sum_x = sums.sum(axis=1, keepdims=True)
-        pooled = Cells.of(n, accepted, sum_x)
-        line = fit(pooled, *_prior(1, positions, 1))
+        cells = Cells.of(sums, KNOTS)
+        point = _fit(cells)
+        pooled = Cells.of(sums.sum(axis=1, keepdims=True))
+        line = _fit(pooled)
         blocks, above = _first_drafts(sums[0])
         baseline = Baseline(
             slopes=point.slopes,
@@ -108,7 +105,7 @@ class Baseline:
             line_slope=float(line.slopes[0, 0]),
             shares=np.clip(above / max(blocks, 1.0), MIN_SHARE, 1.0 - MIN_SHARE),
             slope_information=0.0,
-            intercept_information=np.zeros(positions),
+            intercept_information=np.zeros(sums.shape[2]),
             blocks=blocks,
         )
         score = baseline.score(sums)
@@ -120,8 +117,7 @@ class Baseline:
 
     def score(self, sums: Floats) -> Score:
         """Score of one round's sums (n, accepted, x), float64[3, S, K, NUM_BINS], undecayed."""
-        n, accepted, sum_x = sums
-        cells = Cells.of(n, accepted, sum_x, KNOTS)
+        cells = Cells.of(sums, KNOTS)
         eta = linear_predictor(cells, Point(self.slopes, self.intercepts))
         watched = self.known[:, None]
         residual, weight = _moments(cells, eta)
@@ -156,8 +152,10 @@ def _moments(cells: Cells, eta: Floats) -> tuple[Floats, Floats]:
     return cells.accepted - expected, expected * (1.0 - p)
 
 
-def _prior(segments: int, positions: int, pieces: int) -> tuple[Prior, Point]:
-    slopes = np.full((segments, pieces), PRIOR_SLOPE)
+def _fit(cells: Cells) -> Point:
+    """Posterior mode under wide priors, from each position's acceptance: saturated features stop Newton elsewhere."""
+    segments, positions, _ = cells.n.shape
+    slopes = np.full((segments, 1 + len(cells.knots)), PRIOR_SLOPE)
     intercepts = np.full((segments, positions), PRIOR_INTERCEPT)
     prior = Prior(
         slopes,
@@ -165,7 +163,9 @@ def _prior(segments: int, positions: int, pieces: int) -> tuple[Prior, Point]:
         intercepts,
         np.full_like(intercepts, _INTERCEPT_DEVIATION**-2.0),
     )
-    return prior, Point(slopes, intercepts)
+    accepted = cells.accepted.sum(axis=2) + 0.5
+    rejected = cells.n.sum(axis=2) + 1.0 - accepted
+    return fit(cells, prior, Point(np.zeros_like(slopes), np.log(accepted / rejected)))
 
 
 def _first_drafts(n: Floats) -> tuple[float, Floats]:

@@ -22,7 +22,7 @@ ROUNDS_TO_FALSE_ALARM: Final = 1e6
 
 #: Standard errors (the baseline's own included) by which an estimated shift must differ from 0: the CUSUM takes the
 #: baseline for exact, this does not. Raising it delays alarms while the baseline is young.
-_ERRORS_FROM_ZERO: Final = 4.0
+_ERRORS_FROM_ZERO: Final = 4.5
 
 #: Standard errors by which it must exceed the size that matters.
 _ERRORS_FROM_SIZE: Final = 2.0
@@ -48,9 +48,7 @@ class Cusum:
     def start(streams: int, witnesses: int) -> Cusum:
         """All at 0."""
         zeros, witnessed = np.zeros((2, streams)), np.zeros((witnesses, 2, streams))
-        return Cusum(
-            zeros, zeros.copy(), zeros.copy(), zeros.copy(), zeros.copy(), witnessed, witnessed.copy()
-        )
+        return Cusum(zeros, zeros.copy(), zeros.copy(), zeros.copy(), zeros.copy(), witnessed, witnessed.copy())
 
     @property
     def threshold(self) -> float:

@@ -51,9 +51,16 @@ FINAL_OBSERVATIONS: Final = 500_000
 #: often, each time with a chance that a change has just begun and is learned in.
 GROWTH: Final = 2.0
 
+#: A baseline that was not firm enough is fitted again once it has grown this much. Lower values cost more fits.
+RETRY: Final = 1.25
+
 #: Evidence of any change, as a share of what names it, above which a young baseline is not replaced: a change that has
 #: just begun must not be learned in. Raising it replaces sooner, lowering it waits for a calmer round.
 MAX_SUSPICION: Final = 0.25
+
+#: Evidence that crosses the threshold but stays too small or too uncertain to name is given this many times the rounds
+#: that the baseline rests on; then the baseline is learned anew. Raising it keeps a poor baseline longer.
+PATIENCE: Final = 3.0
 
 #: Rounds of a baseline at least: the first ones after a start hold the first tokens of many requests at once.
 MIN_BASELINE_ROUNDS: Final = 5
@@ -123,7 +130,8 @@ class DriftDetector:
             (3, self._segments, self._positions, NUM_BINS), np.float32
         )
         self._learned_rounds = 0
-        self._frozen_at = 0.0
+        self._frozen_at = self._tried_at = 0.0
+        self._frozen_rounds = 0
 
     @property
     def baseline(self) -> Baseline | None:
@@ -147,7 +155,7 @@ class DriftDetector:
         named = None
         if self._baseline is not None:
             named = self._watch(self._baseline, self._baseline.score(sums), untrimmed)
-            if named is not None:
+            if named is not None or self._baseline_was_off():
                 self._start()
                 return named
         # Rounds that speak for a change are not learned from; if it comes to nothing they are merely missed.
@@ -163,19 +171,25 @@ class DriftDetector:
         suspicion = self._cusum.statistic.max() / self._cusum.threshold
         if (
             self._learned_rounds < MIN_BASELINE_ROUNDS
-            or observations < GROWTH * self._frozen_at
+            or observations < max(GROWTH * self._frozen_at, RETRY * self._tried_at)
             or suspicion > MAX_SUSPICION
         ):
             return
+        self._tried_at = observations
         candidate = Baseline.learn(learning.astype(np.float64))
         known = candidate.slope_information / self._dispersion.value[SLOPE]
         if known < FIRST_ERROR**-2.0 and observations < FIRST_OBSERVATIONS:
             return
-        self._baseline, self._frozen_at = candidate, observations
+        self._baseline, self._frozen_at, self._frozen_rounds = candidate, observations, self._learned_rounds
         self._dispersion.restart()
         self._cusum = Cusum.start(self._streams, FIRST_POSITION)
         if known >= FINAL_ERROR**-2.0 or observations >= FINAL_OBSERVATIONS:
             self._learning = None
+
+    def _baseline_was_off(self) -> bool:
+        """Whether there is evidence of a change that stays too small to name: a young baseline's own error, mostly."""
+        crossed = self._cusum.statistic >= self._cusum.threshold
+        return bool((crossed & (self._cusum.rounds > PATIENCE * self._frozen_rounds)).any())
 
     def _watch(self, baseline: Baseline, score: Score, untrimmed: bool) -> Drift | None:
         gradient, information, ratio = evidence(baseline, score, untrimmed)
@@ -218,8 +232,9 @@ class DriftDetector:
     def to_bytes(self) -> bytes:
         """All state, without a checksum. Equal states give equal bytes."""
         arrays: dict[str, NDArray[np.generic]] = {
-            "shape": np.array([_FORMAT, self._segments, self._positions, self._round, self._learned_rounds], np.int64),
-            "frozen_at": np.array(self._frozen_at),
+            "shape": np.array([_FORMAT, self._segments, self._positions], np.int64),
+            "rounds": np.array([self._round, self._learned_rounds, self._frozen_rounds], np.int64),
+            "observations": np.array([self._frozen_at, self._tried_at]),
         }
         if self._learning is not None:
             arrays["learning"] = self._learning
@@ -235,12 +250,12 @@ class DriftDetector:
         """The detector of `to_bytes`. Raises ValueError if it is not one of this version."""
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             arrays = dict(stored)
-        form, segments, positions, rounds, learned = arrays["shape"].tolist()
+        form, segments, positions = arrays["shape"].tolist()
         if form != _FORMAT:
             raise ValueError(f"drift snapshot has format {form}; accepted: {_FORMAT}")
         detector = cls(segments, positions)
-        detector._round, detector._learned_rounds = rounds, learned
-        detector._frozen_at = float(arrays["frozen_at"])
+        detector._round, detector._learned_rounds, detector._frozen_rounds = arrays["rounds"].tolist()
+        detector._frozen_at, detector._tried_at = arrays["observations"].tolist()
         detector._learning = arrays.get("learning")
         detector._cusum = Cusum(**_part(arrays, "cusum"))
         detector._dispersion = RoundNoise(**_part(arrays, "dispersion"))
