@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
 import runpy
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+TESTS = Path(__file__).resolve().parent.parent / "tests" / "vllm"
+
 os.environ["TRITON_INTERPRET"] = "1"
-runpy.run_path(str(Path(__file__).resolve().parent.parent / "tests" / "vllm" / "site" / "sitecustomize.py"))
+runpy.run_path(str(TESTS / "site" / "sitecustomize.py"))
 
 torch: Any = importlib.import_module("torch")
 
 REQUESTS = 64
 POSITIONS = 8
+DECIDED_REQUESTS = 256
 STEPS = 2000
 REPEATS = 7
 
@@ -44,9 +49,6 @@ def step_times() -> dict[str, float]:
     """Median seconds of one `step`: refits, page copies and hand-overs included, in turn."""
     stock_module = importlib.import_module("vllm.v1.worker.gpu.spec_decode.acceptance_estimator")
     kernels = importlib.import_module("vllm_client_hook.kernels")
-    for module in (stock_module, kernels):
-        for name in [n for n in vars(module) if n.startswith("_") and n.endswith("_kernel")]:
-            setattr(module, name, Launches())
     estimator = importlib.import_module("vllm_client_hook.estimator")
     ranks = importlib.import_module("vllm_client_hook.ranks")
     device = torch.device("cpu")
@@ -58,10 +60,44 @@ def step_times() -> dict[str, float]:
         draft_tokens=torch.zeros((REQUESTS, POSITIONS), dtype=torch.int64),
     )
     stock = stock_module.OnlineAcceptanceEstimator(REQUESTS, POSITIONS, device)
+    # Only now: an estimator tests its kernels when it is made.
+    for module in (stock_module, kernels):
+        for name in [n for n in vars(module) if n.startswith("_") and n.endswith("_kernel")]:
+            setattr(module, name, Launches())
     mapping = torch.arange(REQUESTS, dtype=torch.int32)
     sampled = torch.full((REQUESTS,), 3, dtype=torch.int32)
     rejected = torch.full((REQUESTS,), 2, dtype=torch.int32)
     return in_turn(lambda: ours.step(mapping, sampled, rejected), lambda: stock.step(mapping, sampled, rejected))
+
+
+def decision_times() -> dict[str, float]:
+    """Median seconds of one budget decision for 256 requests of K = 8: exploration, margin and totals included."""
+    sys.path.insert(0, str(TESTS))
+    numpy: Any = importlib.import_module("numpy")
+    managers: Any = importlib.import_module("managers")
+    patch_budget = importlib.import_module("vllm_client_hook.patch_budget")
+    estimator = importlib.import_module("vllm_client_hook.estimator")
+    types = importlib.import_module("acceptd.types")
+    rng = numpy.random.default_rng(0)
+    batch = managers.Batch(rng, DECIDED_REQUESTS, POSITIONS)
+    batch.scheduled[:], batch.context[:] = POSITIONS, 1
+    table = managers.random_table(rng, DECIDED_REQUESTS, POSITIONS)
+    stock, ours = (managers.manager_of(batch, table, 10**6) for _ in range(2))
+    served = estimator.AcceptanceEstimator(DECIDED_REQUESTS, POSITIONS, "cpu")
+    served.apply.in_force = dataclasses.replace(
+        served.apply.in_force, version=types.Version(1, 1), exploration_rate=0.01
+    )
+    patch_budget.attach(
+        ours,
+        served,
+        importlib.import_module("vllm_client_hook.ranks").SingleRank(),
+        importlib.import_module("vllm_client_hook.streams").HostStreams(),
+        uplink=None,
+        seed=1,
+        rank0_confidences=False,
+    )
+    tokens, drafts = batch.tokens, batch.drafts
+    return in_turn(lambda: ours.get_num_tokens(tokens, drafts), lambda: stock.get_num_tokens(tokens, drafts))
 
 
 def in_turn(ours: Callable[[], object], theirs: Callable[[], object]) -> dict[str, float]:
@@ -78,4 +114,5 @@ def in_turn(ours: Callable[[], object], theirs: Callable[[], object]) -> dict[st
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps({"step": step_times()}))
+    # The decision first: the other stubs the kernels that an estimator tests when it is made.
+    print(json.dumps({"decision": decision_times(), "step": step_times()}))

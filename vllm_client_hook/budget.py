@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from vllm_client_hook.costs import CostTable
+    from vllm_client_hook.exploration import Explored
+
+_NOTHING = np.empty(0)
 
 #: Score of a slot admitted whatever the confidences say. Any value above 1, the largest survival.
 FORCED = 2.0
@@ -67,7 +70,7 @@ def choose(
     context_tokens: int,
     sampling_requests: int,
     max_drafts: int,
-    forced: NDArray[np.int32] | None = None,
+    explored: Explored | None = None,
     previous: int | None = None,
     margin: float = 0.0,
 ) -> Choice:
@@ -76,33 +79,34 @@ def choose(
     confidences: float32[R, K] in [0, 1], from an earlier step. scheduled: int32[R], drafts each request brought.
     context_tokens: tokens of the step that are no drafts. sampling_requests: requests that emit a token even with no
     draft accepted. max_drafts: what the sampler takes (`drafts_that_fit`).
-    forced: int32[R], depth verified in any case (exploration), at most `scheduled`; their sum must be within the limit.
+    explored: rows verified to a depth in any case, at most `scheduled`; their sum must be within `max_drafts`.
     previous, margin: keep `previous` unless another count is better by more than this share, so that two counts of
     nearly equal value do not alternate. A kept count is never worse than the best by more than `margin`; 0 turns it
     off. Of counts that are exactly equal the smallest wins.
 
-    With `forced` absent and `margin` 0 the answer is that of vLLM's `AdaptiveVerificationManager.get_num_tokens`,
+    With `explored` absent and `margin` 0 the answer is that of vLLM's `AdaptiveVerificationManager.get_num_tokens`,
     operation for operation (float64 products of float32 confidences, first argmax).
     """
     num_requests, num_positions = confidences.shape
-    survival = np.multiply.accumulate(confidences, axis=1, dtype=np.float64)
-    np.negative(survival, out=survival)
+    # [K, R], so that each product is one pass over a row. Negated, so that an ascending sort puts the best first; what
+    # cannot be chosen gets 1 and ends up last.
+    survival = confidences.T.astype(np.float64, order="C")
+    np.negative(survival[0], out=survival[0])
+    for k in range(1, num_positions):
+        np.multiply(survival[k], survival[k - 1], out=survival[k])
     total = int(scheduled.sum())
     base = 0
     gain = float(sampling_requests)
-    explored = None
-    if forced is None and total == num_requests * num_positions:
-        scores = survival.reshape(-1)
-    else:
-        positions = np.arange(num_positions)
-        eligible = positions < scheduled[:, None]
-        if forced is not None:
-            base = int(forced.sum())
-            explored = positions < forced[:, None]
-            gain -= float(survival[explored].sum())
-            eligible &= ~explored
-        scores = survival[eligible]
-    # Descending survival, as ascending negated scores: no reversed view for the sums to walk.
+    if total < survival.size:
+        np.putmask(survival, np.arange(num_positions)[:, None] >= scheduled, 1.0)
+    taken = _NOTHING
+    if explored is not None:
+        rows = list(explored.rows)
+        taken = survival[: explored.depth, rows]
+        survival[: explored.depth, rows] = 1.0
+        base = taken.size
+        gain -= float(taken.sum())
+    scores = survival.reshape(-1)
     scores.sort()
 
     room = costs.verify_ms.shape[0] - 1 - context_tokens
@@ -129,7 +133,7 @@ def choose(
             context_tokens=context_tokens,
             sampling_requests=sampling_requests,
             max_drafts=max_drafts,
-            forced=forced,
+            explored=explored,
             previous=previous,
             margin=margin,
         )
@@ -138,13 +142,11 @@ def choose(
         if kept < rates.shape[0] and rates[kept] * (1.0 + margin) >= rates[best]:
             best = kept
     extra = 0
-    if explored is not None:
-        if best:
-            extra = int(np.count_nonzero(survival[explored] > scores[best - 1]))
-        else:
-            # Nothing else is chosen: those that rank no higher than the best slot left out.
-            left_out = scores[0] if scores.shape[0] else 0.0
-            extra = int(np.count_nonzero(survival[explored] >= left_out))
+    if base and best:
+        extra = int(np.count_nonzero(taken > scores[best - 1]))
+    elif base:
+        # Nothing else is chosen: those that rank no higher than the best slot left out.
+        extra = int(np.count_nonzero(taken >= min(scores[0], 0.0)))
     return Choice(base + best, float(expected[best]), float(milliseconds[best]), limit, float(expected[-1]), extra)
 
 
@@ -156,8 +158,9 @@ def split(
 ) -> NDArray[np.int32]:
     """int32[R], draft tokens of each request to verify: the `drafts` best slots of the batch.
 
-    confidences: floating[R, K] of this step. scheduled, forced: as in `choose`. Ties go to the lower request index,
-    then to the lower position, so that the answer is the same wherever it is computed. A NaN counts as 0.
+    confidences: floating[R, K] of this step. scheduled: as in `choose`. forced: int32[R], depth verified in any case,
+    at most `scheduled` (`Explored.forced`). Ties go to the lower request index, then to the lower position, so that
+    the answer is the same wherever it is computed. A NaN counts as 0.
     """
     num_requests, num_positions = confidences.shape
     if drafts <= 0:

@@ -45,6 +45,11 @@ class Explored:
     depth: int
     propensity: float
 
+    @property
+    def slots(self) -> int:
+        """Draft tokens in all."""
+        return len(self.rows) * self.depth
+
     def forced(self, num_requests: int) -> NDArray[np.int32]:
         """int32[R]: `depth` at the explored rows, 0 elsewhere."""
         out = np.zeros(num_requests, np.int32)
@@ -80,43 +85,53 @@ class Exploration:
         if not self.share:
             return None
         deepest = int(scheduled.max(initial=0))
-        depth = min(self._depth(step, evidence, deepest), max_drafts) if deepest else 0
+        key = _mix(_mix(self.seed) ^ step)
+        depth = min(_depth(_uniform(key, 0), evidence[:deepest]), max_drafts) if deepest else 0
         if not depth:
             return None
-        rows = np.flatnonzero(scheduled >= depth)
-        wanted = self.share * int(scheduled.sum()) / depth
+        total = int(scheduled.sum())
+        rows = None if total == deepest * scheduled.shape[0] else np.flatnonzero(scheduled >= depth)
+        candidates = scheduled.shape[0] if rows is None else rows.shape[0]
+        wanted = self.share * total / depth
         due = self._gap + 1 >= self.max_gap
         # Rounded at random, so that a given row's chance is exactly expected / candidates.
-        expected = min(max(wanted, 1.0 if due else 0.0), float(rows.shape[0]), float(max_drafts // depth))
+        expected = min(max(wanted, 1.0 if due else 0.0), float(candidates), float(max_drafts // depth))
         count = int(expected)
-        count += self._uniform(step, 1) < expected - count
+        count += _uniform(key, 1) < expected - count
         if not count:
             self._gap += 1
             return None
         self._gap = 0
-        return Explored(self._sample(step, rows.tolist(), count), depth, expected / rows.shape[0])
+        drawn = _sample(key, candidates, count)
+        return Explored(tuple(drawn if rows is None else rows[drawn].tolist()), depth, expected / candidates)
 
-    def _depth(self, step: int, evidence: Sequence[float], deepest: int) -> int:
-        """A depth in 1 … deepest; position k is the last one explored with weight 1 / (1 + evidence[k])."""
-        weights = [1.0 / (1.0 + max(count, 0.0)) for count in evidence[:deepest]]
-        even = EVEN_PART * sum(weights) / ((1.0 - EVEN_PART) * len(weights))
-        point = self._uniform(step, 0) * (sum(weights) + even * len(weights))
-        for depth, weight in enumerate(weights, 1):
-            point -= weight + even
-            if point < 0.0:
-                return depth
-        return len(weights)
 
-    def _sample(self, step: int, rows: list[int], count: int) -> tuple[int, ...]:
-        """`count` of `rows` without replacement, each subset equally likely, ascending."""
-        for i in range(count):
-            j = i + int(self._uniform(step, 2 + i) * (len(rows) - i))
-            rows[i], rows[j] = rows[j], rows[i]
-        return tuple(sorted(rows[:count]))
+def _depth(point: float, evidence: Sequence[float]) -> int:
+    """A depth in 1 … len(evidence), at `point` in [0, 1) of the distribution in which position k is the last one
+    explored with weight 1 / (1 + evidence[k]), beside the even part."""
+    weights = [1.0 / (1.0 + max(count, 0.0)) for count in evidence]
+    total = sum(weights)
+    even = EVEN_PART * total / ((1.0 - EVEN_PART) * len(weights))
+    point *= total + even * len(weights)
+    for depth, weight in enumerate(weights, 1):
+        point -= weight + even
+        if point < 0.0:
+            return depth
+    return len(weights)
 
-    def _uniform(self, step: int, index: int) -> float:
-        """Number `index` of `step` in [0, 1): counter-based, so no draw depends on how many were made before."""
-        return (_mix(_mix(_mix(self.seed) ^ step) ^ index) >> 11) / 2**53
+
+def _sample(key: int, candidates: int, count: int) -> list[int]:
+    """`count` of range(candidates) without replacement, each subset equally likely, ascending (Floyd's algorithm)."""
+    chosen: set[int] = set()
+    for i, last in enumerate(range(candidates - count, candidates)):
+        index = int(_uniform(key, 2 + i) * (last + 1))
+        chosen.add(last if index in chosen else index)
+    return sorted(chosen)
+
+
+def _uniform(key: int, index: int) -> float:
+    """Number `index` of a step in [0, 1): counter-based, so no draw depends on how many were made before."""
+    return (_mix(key ^ index) >> 11) / 2**53
 
 
 def _mix(value: int) -> int:

@@ -149,7 +149,7 @@ class _Batch:
     drafts: dict[str, int]
     scheduled: NDArray[np.int32]
     context: NDArray[np.int32]
-    slots: NDArray[np.int32]
+    slots: NDArray[np.intp]
     confidences: NDArray[np.float32]
 
 
@@ -240,24 +240,24 @@ class VerificationBudget:
 
     def _batch(self, num_tokens_per_req: dict[str, int], draft_tokens: dict[str, list[int]]) -> _Batch:
         manager, states = self._manager, self._manager.req_states
-        requests = list(num_tokens_per_req)
-        count = len(requests)
+        count = len(num_tokens_per_req)
         tokens = np.fromiter(num_tokens_per_req.values(), np.int32, count)
-        drafts = {request: len(draft_tokens.get(request, ())) for request in requests}
+        drafts = {request: len(draft_tokens.get(request, ())) for request in num_tokens_per_req}
         scheduled = np.fromiter(drafts.values(), np.int32, count)
-        slots = np.fromiter(map(states.req_id_to_index.__getitem__, requests), np.int32, count)
+        slots = np.fromiter(map(states.req_id_to_index.__getitem__, num_tokens_per_req), np.intp, count)
         return _Batch(
             drafts,
             scheduled,
             tokens - scheduled,
             slots,
-            manager._stale_confidences[manager._stale_idx].np[slots],
+            manager._stale_confidences[manager._stale_idx].np.take(slots, axis=0),
         )
 
     def _decide(self, batch: _Batch) -> int:
         manager, states = self._manager, self._manager.req_states
         self._adopt()
-        samples = states.num_computed_tokens_np[batch.slots] + batch.context >= states.prefill_len.np[batch.slots]
+        computed = states.num_computed_tokens_np.take(batch.slots) + batch.context
+        samples = computed >= states.prefill_len.np.take(batch.slots)
         context_tokens = int(batch.context.sum())
         decision = self.policy.decide(
             self._step,
@@ -267,22 +267,24 @@ class VerificationBudget:
             context_tokens=context_tokens,
             sampling_requests=int(np.count_nonzero(samples)),
         )
-        self._estimator.untrimmed = decision.drafts == int(batch.scheduled.sum())
+        self._estimator.untrimmed = decision.drafts == decision.scheduled
         self._forces = decision.explored is not None and not self._estimator.untrimmed
         if decision.explored is not None and self._forces:
             self._explore(decision.explored, batch.slots)
-        context = dict(zip(batch.drafts, batch.context.tolist(), strict=True))
+        if context_tokens == len(batch.drafts) and batch.context.max() == 1:
+            context = dict.fromkeys(batch.drafts, 1)  # decodes alone
+        else:
+            context = dict(zip(batch.drafts, batch.context.tolist(), strict=True))
         manager._batch_budget = (batch.drafts, context, decision.drafts)
         if self._uplink is not None and self._step % _REPORT_STEPS == 0:
             self._report(self._uplink)
         return context_tokens + decision.drafts
 
-    def _explore(self, explored: Explored, slots: NDArray[np.int32]) -> None:
-        count = len(explored.rows)
+    def _explore(self, explored: Explored, slots: NDArray[np.intp]) -> None:
         where = slots[list(explored.rows)].tolist()
-        self._estimator.slots.write_explored(where, [explored.depth] * count, [explored.propensity] * count)
+        self._estimator.slots.write_explored(where, explored.depth, explored.propensity)
         for k in range(explored.depth):
-            self._explored[k] += count
+            self._explored[k] += len(where)
 
     def _adopt(self) -> None:
         """What all ranks adopted on the same step; a table that was set without curves (by a test, or by hand)."""

@@ -30,7 +30,7 @@ MARGIN = 0.005
 class Decision:
     """One step's answer.
 
-    drafts: draft tokens to verify. forced: int32[R] depth verified in any case, None if nothing is explored.
+    drafts: draft tokens to verify, of `scheduled` ones that `requests` requests brought.
     explored: the draw behind it; the rows' explored depth and propensity are reported with their labels. choice: what
     the argmax wanted; None if none was taken (mode off, or no cost table yet).
     clamped: everything should have been verified, but one sampler chunk does not take it.
@@ -39,13 +39,19 @@ class Decision:
     """
 
     drafts: int
-    forced: NDArray[np.int32] | None = None
+    scheduled: int
+    requests: int
     explored: Explored | None = None
     choice: Choice | None = None
     clamped: bool = False
     saved_ms: float = 0.0
     lost_tokens: float = 0.0
     explored_ms: float = 0.0
+
+    @property
+    def forced(self) -> NDArray[np.int32] | None:
+        """int32[R], depth verified in any case; None if nothing is explored."""
+        return None if self.explored is None else self.explored.forced(self.requests)
 
 
 @dataclass
@@ -62,13 +68,13 @@ class Totals:
     lost_tokens: float = 0.0
     explored_ms: float = 0.0
 
-    def add(self, scheduled: int, decision: Decision) -> None:
-        """Counts one step that brought `scheduled` draft tokens."""
+    def add(self, decision: Decision) -> None:
+        """Counts one step."""
         self.steps += 1
-        self.scheduled += scheduled
+        self.scheduled += decision.scheduled
         self.verified += decision.drafts
-        if decision.explored is not None and decision.forced is not None:
-            self.explored += int(decision.forced.sum())
+        if decision.explored is not None:
+            self.explored += decision.explored.slots
         self.clamped_steps += decision.clamped
         self.zero_budget_steps += decision.choice is not None and decision.choice.drafts == 0
         self.saved_ms += decision.saved_ms
@@ -113,7 +119,7 @@ class BudgetPolicy:
             context_tokens=context_tokens,
             sampling_requests=sampling_requests,
         )
-        self.totals.add(int(scheduled.sum()), decision)
+        self.totals.add(decision)
         return decision
 
     def _decide(
@@ -127,14 +133,14 @@ class BudgetPolicy:
         sampling_requests: int,
     ) -> Decision:
         total = int(scheduled.sum())
-        limit = drafts_that_fit(self.max_total_logits, scheduled.shape[0], self.bonus_tokens)
+        requests = scheduled.shape[0]
+        limit = drafts_that_fit(self.max_total_logits, requests, self.bonus_tokens)
         everything = min(total, limit)
         if self.costs is None or self.mode is Mode.OFF or not total:
-            return Decision(everything, clamped=everything < total)
+            return Decision(everything, total, requests, clamped=everything < total)
 
         trims = self.mode is Mode.TRIM
         explored = self.exploration.draw(step, scheduled, evidence, limit) if trims and self.exploration else None
-        forced = explored.forced(scheduled.shape[0]) if explored else None
         choice = choose(
             confidences,
             scheduled,
@@ -142,15 +148,16 @@ class BudgetPolicy:
             context_tokens=context_tokens,
             sampling_requests=sampling_requests,
             max_drafts=limit,
-            forced=forced,
+            explored=explored,
             previous=self._previous,
             margin=self.margin,
         )
         self._previous = choice.drafts
         drafts = choice.drafts if trims else everything
         return Decision(
-            drafts=drafts,
-            forced=forced,
+            drafts,
+            total,
+            requests,
             explored=explored,
             choice=choice,
             clamped=not trims and everything < total,

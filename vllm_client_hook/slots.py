@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from vllm_client_hook.rows import record_words
@@ -70,16 +71,14 @@ class Slots:
         self.valid.index_fill_(0, both[0], NOT_PREDICTED)
         self.explored.index_fill_(0, both[0], 0)
 
-    def write_explored(self, slots: Sequence[int], depths: Sequence[int], propensities: Sequence[float]) -> None:
-        """Depth that exploration admits in this step, and with what propensity, of some slots; does not wait."""
-        if len(slots) == 0:
-            return
-        pinned = torch.device(self.device).type == "cuda"
-        values = torch.tensor([slots, depths, propensities], dtype=torch.float64, pin_memory=pinned)
-        values = values.to(self.device, non_blocking=True)
-        where = values[0].long()
-        self.explored.index_copy_(0, where, values[1].to(torch.uint8))
-        self.propensity.index_copy_(0, where, values[2].float())
+    def write_explored(self, slots: Sequence[int], depth: int, propensity: float) -> None:
+        """Depth that exploration admits in this step in some slots, and with what propensity; does not wait."""
+        where = torch.from_numpy(np.array(slots, np.int64))
+        if torch.device(self.device).type == "cuda":
+            where = where.pin_memory()
+        where = where.to(self.device, non_blocking=True)
+        self.explored.index_fill_(0, where, depth)
+        self.propensity.index_fill_(0, where, propensity)
 
     def forget_predictions(self) -> None:
         """Nothing predicted so far will be graded."""

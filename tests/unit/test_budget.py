@@ -10,6 +10,7 @@ import pytest
 
 from vllm_client_hook.budget import choose, digest, drafts_that_fit, split
 from vllm_client_hook.costs import CostTable
+from vllm_client_hook.exploration import Explored
 
 
 def table(verify: Any, draft: float = 0.0, requests: int = 16) -> CostTable:
@@ -101,21 +102,21 @@ def test_rows_stay_aligned_when_trimmed() -> None:
 
 def test_forced_slots_are_verified_and_paid_for() -> None:
     conf = confidences([0.9, 0.9, 0.9], [0.2, 0.01, 0.01])
-    forced = scheduled(0, 3)
+    explored = Explored((1,), 3, 0.5)
     costs = table([1, 1, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2])
-    choice = pick(conf, scheduled(3, 3), costs, forced=forced)
+    choice = pick(conf, scheduled(3, 3), costs, explored=explored)
     survival = [0.9, 0.81, 0.729]
     base = 2 + 0.2 + 0.002 + 0.00002
     rates = [(base + sum(survival[:n])) / (1.6 + 0.2 * n) for n in range(4)]
     assert choice.drafts == 3 + int(np.argmax(rates))
     assert choice.rate == pytest.approx(max(rates), rel=1e-6)
     assert choice.extra == 3
-    assert split(conf, scheduled(3, 3), 4, forced).tolist() == [1, 3]
+    assert split(conf, scheduled(3, 3), 4, explored.forced(2)).tolist() == [1, 3]
 
 
 def test_forced_slots_that_would_be_chosen_anyway_are_not_extra() -> None:
     conf = confidences([0.9, 0.9], [0.1, 0.1])
-    choice = pick(conf, scheduled(2, 2), table(np.r_[1, 1, 1 + 0.1 * np.arange(5)]), forced=scheduled(2, 0))
+    choice = pick(conf, scheduled(2, 2), table(np.r_[1, 1, 1 + 0.1 * np.arange(5)]), explored=Explored((0,), 2, 0.5))
     assert choice.extra == 0
 
 

@@ -47,7 +47,7 @@ def test_shadow_decides_and_verifies_everything() -> None:
 def test_off_and_no_cost_table_yet_verify_everything(overrides: dict[str, Any]) -> None:
     """cases.md 19 (vLLM 55455)."""
     decision = decide(policy(**overrides), 0.0)
-    assert decision == Decision(R * K)
+    assert decision == Decision(R * K, R * K, R)
 
 
 @pytest.mark.parametrize("overrides", [{"mode": Mode.OFF}, {"costs": None}, {"mode": Mode.SHADOW}])
