@@ -129,6 +129,11 @@ class Dispersion:
         self.information = self.information * decay**2 + sums.information
         self.batches = self.batches * decay + sums.batches
 
+    def age(self, decay: float) -> None:
+        """Forget by time: as if that share of the batches had been seen."""
+        self.scatter, self.information = self.scatter * decay, self.information * decay
+        self.batches *= decay
+
     def add(self, other: Dispersion) -> None:
         """Another window's: its batches are different ones."""
         self.scatter = self.scatter + other.scatter

@@ -50,6 +50,9 @@ from estimator_service.fit.workloads import WorkloadTables
 #: rows improve on it. More of them fit on fewer rows still.
 _RAMP: Final = (16, 8, 4)
 
+#: Notices about workers a round; more of them say the same.
+_MAX_NOTICES: Final = 16
+
 #: Observations from which workers are judged in one merge, or 64 times fewer for each worker if that is more. Raising
 #: it costs time and names a fault on less of a difference.
 _JUDGED: Final = 8_192
@@ -237,6 +240,8 @@ class PairModel:
         self._long *= decay
         self._recent *= decay
         self._workloads.age(decay)
+        for part in (self._unbiased, self._dispersion, self._recent_dispersion):
+            part.age(decay)
 
     def _merge(self) -> None:
         """Judge who sent these rows, score the forms on them, and add them to the windows."""
@@ -251,7 +256,8 @@ class PairModel:
         position = slots % k
         score = Predictor.of(self._coefficients[""]).log_odds(slots // k, position, pending.x[thin])
         found = recalibrate(pending.worker[thin], position, score, pending.accepted[thin], shape=(workers, k))
-        self._notices += self._judge.judge(pending.workers, found, typical_dispersion(batches, k))
+        notices = self._notices + self._judge.judge(pending.workers, found, typical_dispersion(batches, k))
+        self._notices = tuple(dict.fromkeys(notices))[:_MAX_NOTICES]
         counts = sums_by(pending.worker, None, workers)
         by_worker = self._judge.weights(pending.workers, counts)
         if not by_worker.any():

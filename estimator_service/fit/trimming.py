@@ -66,6 +66,11 @@ class Unbiased:
         self.squared += sums_by(position, weight**2, k)
         self.biased = self.biased * decay + sums_by(position[weight == 0], None, k)
 
+    def age(self, decay: float) -> None:
+        """Weigh everything by `decay`."""
+        self.sums, self.squared = self.sums * decay, self.squared * decay
+        self.biased, self.total = self.biased * decay, self.total * decay
+
     def add(self, other: Unbiased) -> None:
         """Another window's."""
         self.sums = self.sums + other.sums
