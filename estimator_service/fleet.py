@@ -73,11 +73,13 @@ class Fleet:
         pair = self._admit(key, identity)
         if hello.HasField("version"):
             await self._rise_above(hello, pair)
-        if older := self.sessions.get(identity):
-            older.end(Ending("ABORTED", "fenced: a newer stream of this worker and incarnation said Hello"))
-            self.metrics.stream_ended("fenced")
-            self.disconnect(older)
-        session = Session(self, pair, self.roster.get(*identity, pair.id), hello, peer)
+        self._fence(identity)
+        worker = self.roster.get(*identity, pair.id)
+        if not await self.ledger.settled(worker.ticket):
+            # Welcome would tell the worker to forget what a crash now would lose.
+            raise Busy(f"what {worker.name} sent before cannot be committed now: {self.ledger.trouble}")
+        self._fence(identity)
+        session = Session(self, pair, worker, hello, peer)
         self.sessions[identity] = session
         self.empty.clear()
         logger.info("worker %s (%016x) of %s connected from %s", *identity, pair.id, peer)
@@ -95,6 +97,13 @@ class Fleet:
     def sessions_of(self, pair: Pair) -> list[Session]:
         """The connected workers of a pair."""
         return [session for session in self.sessions.values() if session.pair is pair]
+
+    def _fence(self, identity: WorkerKey) -> None:
+        """Ends the stream that this incarnation has, if any."""
+        if older := self.sessions.get(identity):
+            older.end(Ending("ABORTED", "fenced: a newer stream of this worker and incarnation said Hello"))
+            self.metrics.stream_ended("fenced")
+            self.disconnect(older)
 
     def _check_hello(self, hello: estimator_pb2.Hello) -> None:
         for name, value, least, limit in (
@@ -192,7 +201,13 @@ class Fleet:
         self.ledger.tick()
 
     def _close_round(self, pair: Pair) -> None:
-        decision = pair.close_round()
+        try:
+            decision = pair.close_round()
+        except Exception:
+            # One pair's numbers must not end the streams of its workers, nor keep others from being served.
+            logger.exception("refit of %s failed; version %s stays", pair.id, pair.publication.version)
+            pair.postpone_round()
+            return
         self.metrics.refit(pair.id, pair.last_refit_seconds)
         self.ledger.round(pair, decision)
         if decision.publication is not None:
@@ -201,7 +216,8 @@ class Fleet:
     def committed(self) -> None:
         """The store has committed more: answers that waited for it may leave."""
         for session in self.sessions.values():
-            session.outbox.wake()
+            if session.outbox.waiting:
+                session.outbox.wake()
 
     def drain(self, reason: str) -> None:
         """Takes no more streams and tells those there are."""

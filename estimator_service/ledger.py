@@ -123,6 +123,14 @@ class Ledger:
         """The ticket that an answer about what happened before waits for, 0 for none."""
         return self.ticket if self._strict else 0
 
+    async def settled(self, ticket: int) -> bool:
+        """Whether what an answer presumes is on disk: waits for the commit, False if none is possible now."""
+        while self._strict and self._writer is not None and self.committed < ticket:
+            if self.trouble is not None:
+                return False
+            await self._progress.wait()
+        return True
+
     # Events
 
     def pair(self, pair: Pair) -> None:
@@ -198,8 +206,8 @@ class Ledger:
         if self._writer is None or self.trouble is not None:
             return
         self.ticket += 1
+        self._writer.submit([EpochRecord(self.epoch)], self.ticket)
         mine = self.ticket
-        self._writer.submit([EpochRecord(self.epoch)], mine)
         while self.committed < mine and self.trouble is None:
             await self._progress.wait()
 
@@ -294,6 +302,7 @@ class Ledger:
         account = self._accounts[pair.id]
         account.dirty = True
         account.workers[worker.key] = worker
+        worker.ticket = self.ticket
         return account
 
     def _fold(self, account: _Account, size: int) -> bool:

@@ -84,6 +84,11 @@ class Outbox:
         self._wake.set()
 
     @property
+    def waiting(self) -> bool:
+        """Whether there are answers that have not left."""
+        return bool(self._results)
+
+    @property
     def ending(self) -> Ending | None:
         """How the stream ends, once that is known."""
         return self._ending

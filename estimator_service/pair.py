@@ -145,6 +145,12 @@ class Pair:
         self._settle(held)
         return Decision(elapsed, in_force.version, held, publication)
 
+    def postpone_round(self) -> None:
+        """After a refit that failed: the round stays open, and is tried again when the next would be due."""
+        self._round_began = self._clock.monotonic()
+        self._first_pending = None
+        self._settle("error")
+
     def replay_round(self, elapsed: float, in_force: Version, held: str) -> None:
         """Closes a round as an earlier process did. What it published comes from the history."""
         self._close(elapsed, self._recent.get(in_force, self.publication))

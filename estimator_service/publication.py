@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from acceptd.codec import encode_coefficients
 from acceptd.types import Coefficients, SegmentCoefficients, Version
+from acceptd.v1 import types_pb2
 from estimator_service.fit.report import Calibration
 
 
@@ -23,6 +25,9 @@ class Publication:
     published: float
     by_workload: dict[str, Coefficients] = field(default_factory=dict)
     calibration: Calibration | None = None
+    _messages: dict[tuple[str, bool], types_pb2.Coefficients] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def version(self) -> Version:
@@ -32,6 +37,16 @@ class Publication:
     def of(self, workload: str) -> Coefficients:
         """Coefficients for workers with this label."""
         return self.by_workload.get(workload, self.pooled)
+
+    def message(self, workload: str, *, straight: bool) -> types_pb2.Coefficients:
+        """`of(workload)` as a message, made once for all workers; `straight`: without knots and segments."""
+        label = workload if workload in self.by_workload else ""
+        message = self._messages.get((label, straight))
+        if message is None:
+            coefficients = self.of(label)
+            message = encode_coefficients(coefficients.straight() if straight else coefficients)
+            self._messages[label, straight] = message
+        return message
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; floats survive exactly."""

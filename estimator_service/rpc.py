@@ -150,4 +150,8 @@ async def _receive(session: Session, requests: AsyncIterator[estimator_pb2.Strea
         except AcceptdError as error:
             session.end(_ending(error))
             return
+        except Exception:
+            logger.exception("a message of worker %s of %s failed", session.worker.name, session.pair.id)
+            session.end(Ending("INTERNAL", "a message failed inside the service; its log says how"))
+            return
     outbox.finish()

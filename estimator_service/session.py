@@ -6,7 +6,7 @@ import math
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from acceptd.codec import decode_batch, decode_version, encode_coefficients, encode_version
+from acceptd.codec import decode_batch, decode_version, encode_version
 from acceptd.errors import AcceptdError, IncompatiblePeer, MalformedBatch, NonFiniteValue, TooLarge, WireError
 from acceptd.limits import MAX_MESSAGE_BYTES
 from acceptd.types import Version
@@ -131,9 +131,10 @@ class Session:
             message = f"version {version} was never published to {self.pair.id}"
             return self._set_aside(batch, RejectReason.REJECT_REASON_UNKNOWN_VERSION, message, "version", 0)
         workload = self.hello.workload
+        # Before it is applied: a batch that fails inside must not come back and fail for ever.
+        worker.last_sequence = sequence
         self.pair.apply(observations, batch.exclusions, version, workload, worker.name)
         self._fleet.taps.offer(self.pair.id, worker.name, workload, batch)
-        worker.last_sequence = sequence
         worker.blocks += rows
         ticket = self._fleet.ledger.batch(self.pair, worker, workload, batch)
         self._fleet.applied(self.pair)
@@ -225,11 +226,12 @@ class Session:
         self._pushed[self._nonce] = publication.version, self._fleet.clock.monotonic()
         while len(self._pushed) > _MAX_NONCES:
             self._pushed.popitem(last=False)
-        coefficients = publication.of(self.hello.workload)
-        if self.hello.capabilities.max_knots < len(coefficients.knots) or self.hello.capabilities.max_segments <= 1:
-            coefficients = coefficients.straight()
+        able = self.hello.capabilities
+        straight = able.max_knots < len(publication.pooled.knots) or able.max_segments <= 1
         return estimator_pb2.CoefficientUpdate(
-            coefficients=encode_coefficients(coefficients), nonce=self._nonce, mode=self.pair.mode
+            coefficients=publication.message(self.hello.workload, straight=straight),
+            nonce=self._nonce,
+            mode=self.pair.mode,
         )
 
     def _report(self, report: estimator_pb2.WorkerReport) -> None:

@@ -26,13 +26,15 @@ WorkerKey = tuple[str, int]
 class Worker:
     """One incarnation. `last_sequence` is its high-water mark: batches up to it are done with, applied or refused.
 
-    restored: known from an earlier process of the service. reported: `report` came from the worker.
+    ticket: the ledger's, of its latest event. restored: known from an earlier process of the service. reported:
+    `report` came from the worker.
     """
 
     name: str
     incarnation: int
     pair: str
     last_sequence: int = 0
+    ticket: int = 0
     blocks: int = 0
     restored: bool = False
     reported: bool = False

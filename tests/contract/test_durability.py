@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
+import grpc
 import numpy as np
 import pytest
 from raw_worker import KEY, RawWorker, rows, until
@@ -291,6 +292,32 @@ async def test_strict_postpones_batches_while_the_store_is_broken(start, connect
     assert "store cannot commit" in third.message
     await until(lambda: server.fleet.ledger.trouble is None, "commits again")
     assert (await worker.batch(3, rows(20, 3))).rows_accepted == 20
+
+
+async def test_strict_does_not_welcome_with_what_is_not_committed(start, connect, tmp_path):
+    """A worker that comes back while the store is broken must not be told to forget what a crash would lose."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    server = await start(store=directory / "store.sqlite", durability="strict")
+    channel = connect(server.address)
+    worker = RawWorker(channel)
+    await worker.greet()
+    await worker.batch(1, rows(20, 1))
+    directory.rename(tmp_path / "gone")
+    directory.touch()
+    await worker.send(batch=encode_batch(2, None, rows(20, 2)))
+    await until(lambda: server.fleet.ledger.trouble is not None, "the failure is noticed")
+    again, fresh = RawWorker(channel), RawWorker(channel, "fresh")
+    await again.send(hello=again.hello())
+    code, details = await again.status()
+    assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "cannot be committed now" in details
+    assert (await fresh.greet()).last_sequence == 0
+    directory.unlink()
+    (tmp_path / "gone").rename(directory)
+    await until(lambda: server.fleet.ledger.trouble is None, "commits again")
+    again = RawWorker(channel)
+    assert (await again.greet()).last_sequence == 2
 
 
 async def test_two_services_do_not_share_a_store(start, tmp_path):

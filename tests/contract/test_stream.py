@@ -493,3 +493,43 @@ async def test_versions_in_use_are_known_after_many_publications(start, connect)
     published = server.fleet.pairs[KEY.id].publication.version.counter
     assert published > 256
     assert (await worker.batch(301, rows(5), Version(epoch, 1))).rows_accepted == 5
+
+
+async def test_a_refit_that_fails_holds_the_round_and_nothing_else(start, connect, monkeypatch, caplog):
+    server = await start(method="round", round_blocks=50, round_min_seconds=0)
+    channel = connect(server.address)
+    worker = RawWorker(channel)
+    await worker.greet()
+    await worker.batch(1, rows(50, 1))
+    pair = server.fleet.pairs[KEY.id]
+    with monkeypatch.context() as patched:
+        patched.setattr(type(pair._model), "close_round", lambda *_, **__: 1 / 0)
+        assert (await worker.batch(2, rows(50, 2))).rows_accepted == 50
+    assert "ZeroDivisionError" in caplog.text
+    state = await state_of(channel)
+    assert state.refit.held == {"error": 1}
+    assert state.coefficients.version.counter == 1
+    assert (await worker.batch(3, rows(50, 3))).rows_accepted == 50
+    assert (await state_of(channel)).coefficients.version.counter == 2
+
+
+async def test_a_message_that_fails_inside_ends_its_stream_alone_and_does_not_come_back(
+    start, connect, monkeypatch, caplog
+):
+    server = await start()
+    channel = connect(server.address)
+    worker, other = RawWorker(channel), RawWorker(channel, "other")
+    await worker.greet()
+    await other.greet()
+    pair = server.fleet.pairs[KEY.id]
+    with monkeypatch.context() as patched:
+        patched.setattr(type(pair._model), "observe", lambda *_, **__: 1 / 0)
+        await worker.send(batch=encode_batch(1, None, rows(5)))
+        code, details = await worker.status()
+    assert code == grpc.StatusCode.INTERNAL
+    assert "its log says how" in details
+    assert "ZeroDivisionError" in caplog.text
+    assert (await other.batch(1, rows(5))).rows_accepted == 5
+    again = RawWorker(channel)
+    assert (await again.greet()).last_sequence == 1
+    assert (await again.batch(2, rows(5))).rows_accepted == 5
