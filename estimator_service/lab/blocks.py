@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from acceptd.codec import UNKNOWN_SEGMENT, Observations
+from acceptd.codec import Observations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Blocks:
     accepted, admitted: uint8[B], 0 <= accepted <= admitted <= K. positions: by column name (`columns.POSITIONS`),
     float32[B, K]; NaN where nothing was recorded, which happens beyond the first rejection alone.
     workload: int32[B], index into `workloads`. temperature: float32[B], NaN where unknown.
-    segment: uint8[B], `UNKNOWN_SEGMENT` where unknown. step, request: int64[B] or None. explored:
+    segment: uint8[B], `codec.UNKNOWN_SEGMENT` where unknown. step, request: int64[B] or None. explored:
     uint8[B], depth that is an unbiased sample, and its propensity float32[B] in [0, 1]; None: blocks that were verified
     whole are one, and no others.
     """
@@ -109,6 +109,3 @@ def concatenate(parts: Sequence[Blocks]) -> Blocks:
 
 def _joined(values: list[Any]) -> Any:
     return None if values[0] is None else np.concatenate(values)
-
-
-__all__ = ["UNKNOWN_SEGMENT", "Blocks", "concatenate"]
