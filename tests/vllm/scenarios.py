@@ -113,7 +113,21 @@ def _settled(llm: Any, service: Service) -> dict[str, Any]:
         say(f"service {_version(shown)}, worker {status[0]['version']}")
         if _version(shown) == _version(before) == status[0]["version"]:
             break
-    return {"shown": shown, "status": status, "flushed": flushed, "watch": llm.collective_rpc("watched")[0]}
+    watch = llm.collective_rpc("watched")[0]
+    shown["totals"] = _reported(llm, service, pair, altered=watch["blocks"].get("altered", 0))
+    return {"shown": shown, "status": status, "flushed": flushed, "watch": watch}
+
+
+def _reported(llm: Any, service: Service, pair: str, *, altered: int) -> dict[str, Any]:
+    """The totals once the report of the last steps has arrived: a flush asks for one, and does not wait for it."""
+    names = ("penalties", "bad_words", "allowed_tokens", "min_tokens")
+    deadline = time.monotonic() + 20
+    while True:
+        llm.collective_rpc("acceptd_flush", args=(5.0,))
+        totals = service.ask("show", pair)["totals"]
+        told = sum(totals["exclusions"].get(name, 0) for name in names)
+        if told >= altered or time.monotonic() > deadline:
+            return totals
 
 
 def _version(shown: dict[str, Any]) -> str:
