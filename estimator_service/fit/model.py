@@ -31,11 +31,11 @@ from estimator_service.fit.dispersion import (
     typical_dispersion,
 )
 from estimator_service.fit.forms import LINE, LINK, SEGMENTED, Choice, Points, fit_window, refine, to_coefficients
-from estimator_service.fit.guard import Sample, first_adequate, reason_to_hold
-from estimator_service.fit.hierarchy import RECENT, fit_line, line_precision
-from estimator_service.fit.histogram import NUM_SLOTS, Floats, Graded, Rows, grade, histogram, sums_by
+from estimator_service.fit.guard import Sample, reason_to_hold
+from estimator_service.fit.histogram import Floats, Graded, Rows, grade, histogram, sums_by
 from estimator_service.fit.journal import Chunk, Journal
 from estimator_service.fit.knots import choose_knots
+from estimator_service.fit.line import adequate_line, line_errors
 from estimator_service.fit.newton import Cells, Point, information_matrix, normal_equations
 from estimator_service.fit.predict import CellLines, Predictor, segment_coefficients, sigmoid
 from estimator_service.fit.report import Round, Shift
@@ -43,6 +43,7 @@ from estimator_service.fit.round import RoundNewton
 from estimator_service.fit.settings import FitSettings
 from estimator_service.fit.snapshot import pack, unpack
 from estimator_service.fit.trimming import Unbiased, inverse_propensity
+from estimator_service.fit.windows import Learned, Windows
 from estimator_service.fit.workers import Judge, WorkerRecord, recalibrate
 from estimator_service.fit.workloads import WorkloadTables
 
@@ -75,13 +76,7 @@ class PairModel:
         k = num_positions
         self.num_positions = k
         self.settings = settings or FitSettings()
-        # Sums of n, accepted, x by (segment slot, position, bin): [3, NUM_SLOTS, K, NUM_BINS].
-        self._long = np.zeros((3, NUM_SLOTS, k, NUM_BINS))
-        self._recent = np.zeros_like(self._long)
-        self._workloads = WorkloadTables(k)
-        self._unbiased = Unbiased.empty(k)
-        self._dispersion = Dispersion.empty(k)
-        self._recent_dispersion = Dispersion.empty(k)
+        self._windows = Windows.empty(k)
         self._judge = Judge()
         self._choice = Choice()
         self._original = RoundNewton.initial(k)
@@ -175,7 +170,7 @@ class PairModel:
         now, by workload label; without it, what the previous call returned.
         """
         current = (in_force or self._coefficients).get("")
-        self._age(0.5 ** (max(0.0, elapsed_seconds) / self.settings.half_life_seconds))
+        self._windows.age(0.5 ** (max(0.0, elapsed_seconds) / self.settings.half_life_seconds))
         if self._journal.observations:
             self._merge()
         shift = round_shift(self._scores, self.num_positions)
@@ -191,12 +186,7 @@ class PairModel:
         """
         if other.num_positions != self.num_positions:
             raise ValueError(f"K is {other.num_positions}; accepted: {self.num_positions}")
-        self._long = self._long + other._long
-        self._recent = self._recent + other._recent
-        self._workloads.add(other._workloads)
-        self._unbiased.add(other._unbiased)
-        self._dispersion.add(other._dispersion)
-        self._recent_dispersion.add(other._recent_dispersion)
+        self._windows.add(other._windows)
         self._journal.extend(other._journal)
         self._calibration.extend(other._calibration)
         self._unbiased_calibration.extend(other._unbiased_calibration)
@@ -212,8 +202,9 @@ class PairModel:
         float64[3, NUM_SLOTS, K, NUM_BINS]; the last slot holds rows of unknown segment.
         """
         pending = self._journal.peek()
-        shape = self._long.shape
-        return self._long + histogram(pending.cell, pending.x, pending.accepted, self._long[0].size).reshape(shape)
+        long = self._windows.long
+        total: Floats = long + histogram(pending.cell, pending.x, pending.accepted, long[0].size).reshape(long.shape)
+        return total
 
     def to_bytes(self) -> bytes:
         """All state, the open round included, as a versioned snapshot without a checksum (the store adds one)."""
@@ -236,16 +227,24 @@ class PairModel:
             return Predictor.of(used).log_odds(graded.segment, graded.position, graded.x)
         return lines.log_odds(graded.cell, graded.x)
 
-    def _age(self, decay: float) -> None:
-        self._long *= decay
-        self._recent *= decay
-        self._workloads.age(decay)
-        for part in (self._unbiased, self._dispersion, self._recent_dispersion):
-            part.age(decay)
-
     def _merge(self) -> None:
-        """Judge who sent these rows, score the forms on them, and add them to the windows."""
-        k, settings = self.num_positions, self.settings
+        """Judge who sent the journal's rows, score the forms on them, and learn from what passed."""
+        rows = self._judged()
+        if rows is None:
+            return
+        sums = rows.sums(self.num_positions)
+        sample = Sample.of(sums)
+        if self._rounds:
+            decay = 0.5 ** (sample.total / self.settings.half_life_observations)
+            losses = {form: sample.loss(value) for form, value in self._forms.items()}
+            self._choice.score(losses, sample.total, decay)
+        self._windows.learn(rows, sums, self.settings)
+        self._scores = self._scores + rows.scores
+        self._newest, self._sample = sums.sum(axis=1, keepdims=True), sample
+
+    def _judged(self) -> Learned | None:
+        """The journal's rows of workers in good standing, by their judgement on these rows; None if there are none."""
+        k = self.num_positions
         senders = [chunk.worker for chunk in self._journal.chunks]
         batches = np.stack([chunk.scores for chunk in self._journal.chunks])
         pending = self._journal.take()
@@ -258,39 +257,21 @@ class PairModel:
         found = recalibrate(pending.worker[thin], position, score, pending.accepted[thin], shape=(workers, k))
         notices = self._notices + self._judge.judge(pending.workers, found, typical_dispersion(batches, k))
         self._notices = tuple(dict.fromkeys(notices))[:_MAX_NOTICES]
-        counts = sums_by(pending.worker, None, workers)
-        by_worker = self._judge.weights(pending.workers, counts)
-        if not by_worker.any():
-            return
-        learned = {name for name, value in zip(pending.workers, by_worker, strict=True) if value > 0}
-        scores = ScoreSums.of(batches[[name in learned for name in senders]], k)
-        kept = slice(None) if by_worker.all() else by_worker[pending.worker] > 0
-        cell, x, accepted = pending.cell[kept], pending.x[kept], pending.accepted[kept]
-        weight = None if (by_worker == 1.0).all() else by_worker[pending.worker][kept]
-        sums = histogram(cell, x, accepted, NUM_SLOTS * k * NUM_BINS, weight).reshape(self._long.shape)
-        sample = Sample.of(sums)
-        n = sample.total
-        decay = 0.5 ** (n / settings.half_life_observations)
-        recent_decay = 0.5 ** (n / settings.recent_half_life_observations)
-        if self._rounds:
-            self._choice.score({form: sample.loss(value) for form, value in self._forms.items()}, n, decay)
-        self._long = self._long * decay + sums
-        self._recent = self._recent * recent_decay + sums
-        explored = None if pending.weight is None else pending.weight[kept]
-        self._unbiased.merge(cell % (k * NUM_BINS), x, accepted, explored, decay=decay)
-        if pending.workloads != ("",):
-            workload = pending.workload[kept]
-            for i, label in enumerate(pending.workloads):
-                rows = workload == i
-                if label and rows.any():
-                    own = None if weight is None else weight[rows]
-                    part = histogram(cell[rows], x[rows], accepted[rows], sums[0].size, own).reshape(sums.shape)
-                    self._workloads.merge(label, part, settings.recent_half_life_observations)
-        self._scores = self._scores + scores
-        self._dispersion.merge(scores, decay)
-        self._recent_dispersion.merge(scores, recent_decay)
-        self._newest = sums.sum(axis=1, keepdims=True)
-        self._sample = sample
+        weights = self._judge.weights(pending.workers, sums_by(pending.worker, None, workers))
+        if not weights.any():
+            return None
+        learned = {name for name, weight in zip(pending.workers, weights, strict=True) if weight > 0}
+        kept = slice(None) if weights.all() else weights[pending.worker] > 0
+        return Learned(
+            pending.cell[kept],
+            pending.x[kept],
+            pending.accepted[kept],
+            None if (weights == 1.0).all() else weights[pending.worker][kept],
+            None if pending.weight is None else pending.weight[kept],
+            pending.workload[kept],
+            pending.workloads,
+            ScoreSums.of(batches[[name in learned for name in senders]], k),
+        )
 
     def _available(self) -> tuple[str, ...]:
         settings = self.settings
@@ -299,16 +280,16 @@ class PairModel:
         return (LINE, LINK, SEGMENTED) if settings.segments else (LINE, LINK)
 
     def _refit(self, current: Coefficients | None, shift: Shift | None) -> Round:
-        settings = self.settings
+        settings, windows = self.settings, self._windows
         if LINK in self._available():
-            self._knots = choose_knots(self._long[0].sum(axis=(0, 1)), self._knots)
-        self._base = base = fit_window(self._long, self._knots, settings, self._base)
+            self._knots = choose_knots(windows.long[0].sum(axis=(0, 1)), self._knots)
+        self._base = base = fit_window(windows.long, self._knots, settings, self._base)
         windowed = settings.recent_half_life_observations < settings.half_life_observations
-        points = refine(self._recent, base) if windowed else base
-        evidence: Floats = self._long[0].sum(axis=(0, 2))
-        errors = self._errors(base, points)
-        line = self._adequate(points)
-        offsets = self._unbiased.offsets(line)
+        points = refine(windows.recent, base) if windowed else base
+        evidence = windows.evidence
+        errors = line_errors(base, points, windows, settings)
+        line = adequate_line(points, self._sample, self._newest, settings)
+        offsets = windows.unbiased.offsets(line)
         if line is not points.line:
             points = Points(line, points.information)
         available = self._available() if points.link is not None else (LINE,)
@@ -319,7 +300,7 @@ class PairModel:
         ):
             form = LINE
         candidate = self._forms[form]
-        self._coefficients = {"": candidate, **self._workloads.coefficients(points, form, evidence, offsets)}
+        self._coefficients = {"": candidate, **windows.workloads.coefficients(points, form, evidence, offsets)}
         return Round(
             coefficients=dict(self._coefficients),
             standard_errors=tuple(errors.tolist()),
@@ -334,51 +315,24 @@ class PairModel:
             forms=dict(self._forms),
             unbiased=self._unbiased_calibration.scores(),
             quarantined=self._judge.quarantined,
-            notices=self._notices + self._remarks(),
+            notices=self._notices + windows.remarks(),
         )
-
-    def _adequate(self, points: Points) -> Point:
-        """The line, or one that follows the newest round more closely where it is worse than that round's own rate."""
-        newest = Cells.of(self._newest)
-        loose = FitSettings(slope_deviation=20.0, intercept_deviation=100.0, neighbour_deviation=30.0)
-        zeros = np.zeros(self.num_positions)
-        return first_adequate(
-            self._sample,
-            (
-                lambda: points.line,
-                lambda: fit_line(newest, self.settings)[0],
-                lambda: fit_line(newest, loose)[0],
-            ),
-            lambda point: to_coefficients(Points(point, points.information), LINE, zeros),
-        )
-
-    def _errors(self, base: Points, points: Points) -> Floats:
-        """Standard errors [1 + K] of the published line: of the long fit, and of what the recent window moved."""
-        precision = line_precision(self.num_positions, self.settings)
-        errors = sandwich_errors(base.information + np.diag(precision), self._dispersion.variance())
-        if points is base:
-            return errors
-        own = np.full(1 + self.num_positions, RECENT.intercept**-2)
-        own[0] = RECENT.slope**-2
-        recent = np.diag(points.information)
-        moved = sandwich_errors(points.information + np.diag(own), self._recent_dispersion.variance())
-        combined: Floats = own / (recent + own) * errors + moved
-        return combined
 
     def _original_round(self) -> Round:
         self._original.step()
         state = self._original
         line = segment_coefficients(np.array([state.slope]), state.intercepts)
-        evidence = tuple(self._long[0].sum(axis=(0, 2)).tolist())
+        windows = self._windows
+        evidence = tuple(windows.evidence.tolist())
         point = Point(np.array([[state.slope]]), state.intercepts[None])
-        normal = normal_equations(Cells.of(self._long.sum(axis=1, keepdims=True)), point)
+        normal = normal_equations(Cells.of(windows.long.sum(axis=1, keepdims=True)), point)
         information = information_matrix(normal) + np.eye(1 + self.num_positions)
         candidate = Coefficients(Version(), line, evidence=evidence)
         self._coefficients = {"": candidate}
         self._forms = {LINE: candidate}
         return Round(
             coefficients=dict(self._coefficients),
-            standard_errors=tuple(sandwich_errors(information, self._dispersion.variance()).tolist()),
+            standard_errors=tuple(sandwich_errors(information, windows.dispersion.variance()).tolist()),
             calibration=self._calibration.scores(),
             held=reason_to_hold(self._sample, candidate, None, self.settings.hold_tolerance),
             link="round",
@@ -388,15 +342,6 @@ class PairModel:
             quarantined=self._judge.quarantined,
             notices=self._notices,
         )
-
-    def _remarks(self) -> tuple[str, ...]:
-        labelled = self._long[0].sum(axis=(0, 2))
-        bare = [str(k) for k in np.flatnonzero(labelled < 1.0)] if labelled.sum() > 0 else []
-        remarks = [f"no labels at position {', '.join(bare)}: its intercept follows the others'"] if bare else []
-        refused = sorted(self._workloads.refused)
-        if refused:
-            remarks.append(f"too many workload labels, served by the pair's coefficients: {', '.join(refused)}")
-        return tuple(remarks)
 
 
 #: Attributes that a snapshot leaves out.
@@ -421,6 +366,7 @@ _KINDS: Final[dict[str, type]] = {
         SegmentCoefficients,
         Unbiased,
         Version,
+        Windows,
         WorkerRecord,
         WorkloadTables,
     )

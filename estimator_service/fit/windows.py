@@ -1,0 +1,120 @@
+"""What a pair remembers: decayed sums over a long and a recent window, and what else ages with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from acceptd.bins import NUM_BINS
+from estimator_service.fit.dispersion import Dispersion, ScoreSums
+from estimator_service.fit.histogram import NUM_SLOTS, Floats, Ints, histogram
+from estimator_service.fit.settings import FitSettings
+from estimator_service.fit.trimming import Unbiased
+from estimator_service.fit.workloads import WorkloadTables
+
+
+@dataclass(frozen=True)
+class Learned:
+    """N observations of workers that passed the judge, to be learned from.
+
+    cell: int64[N], as graded. x, accepted: float64[N]. weight: float64[N] below 1 beyond a worker's cap, None for 1
+    each. explored: float64[N], inverse propensities, None for 0. label: int64[N], index into `labels`. scores: of their
+    batches.
+    """
+
+    cell: Ints
+    x: Floats
+    accepted: Floats
+    weight: Floats | None
+    explored: Floats | None
+    label: Ints
+    labels: tuple[str, ...]
+    scores: ScoreSums
+
+    def sums(self, num_positions: int, rows: slice | np.ndarray = slice(None)) -> Floats:
+        """Sums of n, accepted, x of some rows: float64[3, NUM_SLOTS, K, NUM_BINS]."""
+        size = NUM_SLOTS * num_positions * NUM_BINS
+        weight = None if self.weight is None else self.weight[rows]
+        counted = histogram(self.cell[rows], self.x[rows], self.accepted[rows], size, weight)
+        return counted.reshape(3, NUM_SLOTS, num_positions, NUM_BINS)
+
+
+@dataclass
+class Windows:
+    """Statistics of a pair with K positions.
+
+    long, recent: sums of n, accepted, x by (segment slot, position, bin), float64[3, NUM_SLOTS, K, NUM_BINS].
+    dispersion, recent_dispersion: noise of their scores.
+    """
+
+    num_positions: int
+    long: Floats
+    recent: Floats
+    workloads: WorkloadTables
+    unbiased: Unbiased
+    dispersion: Dispersion
+    recent_dispersion: Dispersion
+
+    @staticmethod
+    def empty(num_positions: int) -> Windows:
+        """Nothing seen."""
+        k = num_positions
+        shape = (3, NUM_SLOTS, k, NUM_BINS)
+        return Windows(
+            k,
+            np.zeros(shape),
+            np.zeros(shape),
+            WorkloadTables(k),
+            Unbiased.empty(k),
+            Dispersion.empty(k),
+            Dispersion.empty(k),
+        )
+
+    def learn(self, rows: Learned, sums: Floats, settings: FitSettings) -> None:
+        """Weigh what is there by the half-lives in observations, then add rows; `sums` are `rows.sums`."""
+        k, n = self.num_positions, float(sums[0].sum())
+        decay = 0.5 ** (n / settings.half_life_observations)
+        recent_decay = 0.5 ** (n / settings.recent_half_life_observations)
+        self.long = self.long * decay + sums
+        self.recent = self.recent * recent_decay + sums
+        self.unbiased.merge(rows.cell % (k * NUM_BINS), rows.x, rows.accepted, rows.explored, decay=decay)
+        self.dispersion.merge(rows.scores, decay)
+        self.recent_dispersion.merge(rows.scores, recent_decay)
+        for i, label in enumerate(rows.labels):
+            own = rows.label == i
+            if label and own.any():
+                self.workloads.merge(label, rows.sums(k, own), settings.recent_half_life_observations)
+
+    def age(self, decay: float) -> None:
+        """Weigh everything by `decay`, for time that has passed."""
+        self.long *= decay
+        self.recent *= decay
+        self.workloads.age(decay)
+        for part in (self.unbiased, self.dispersion, self.recent_dispersion):
+            part.age(decay)
+
+    def add(self, other: Windows) -> None:
+        """Another model's, of other rows."""
+        self.long = self.long + other.long
+        self.recent = self.recent + other.recent
+        self.workloads.add(other.workloads)
+        self.unbiased.add(other.unbiased)
+        self.dispersion.add(other.dispersion)
+        self.recent_dispersion.add(other.recent_dispersion)
+
+    @property
+    def evidence(self) -> Floats:
+        """Effective observations of each position, float64[K]."""
+        value: Floats = self.long[0].sum(axis=(0, 2))
+        return value
+
+    def remarks(self) -> tuple[str, ...]:
+        """What about the statistics deserves attention, one line each."""
+        evidence = self.evidence
+        bare = [str(k) for k in np.flatnonzero(evidence < 1.0)] if evidence.sum() > 0 else []
+        remarks = [f"no labels at position {', '.join(bare)}: its intercept follows the others'"] if bare else []
+        refused = sorted(self.workloads.refused)
+        if refused:
+            remarks.append(f"too many workload labels, served by the pair's coefficients: {', '.join(refused)}")
+        return tuple(remarks)
