@@ -51,7 +51,8 @@ class Store:
     ) -> None:
         self.path = path
         self._history_versions = history_versions
-        self._inode: tuple[int, int] | None = None
+        #: Inode and size of the file and its write-ahead log, by suffix.
+        self._seen: dict[str, tuple[int, int]] = {}
         if now is None:
             # On a read-only disk the write-ahead log cannot be used: its latest seconds are not seen.
             uri = f"file:{quote(str(path))}?immutable=1"
@@ -63,7 +64,7 @@ class Store:
             self._execute(f"PRAGMA synchronous = {fsync.upper()}")
             self._execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
             migrate(self._connection, now)
-            self._inode = self._stat()
+            self._notice_tampering()
         except BaseException:
             self._connection.close()
             raise
@@ -80,8 +81,7 @@ class Store:
 
     def commit(self, records: Iterable[Record]) -> None:
         """Writes all of them, or none."""
-        if self._stat() != self._inode:
-            raise sqlite3.OperationalError(f"{self.path} was removed or replaced")
+        self._notice_tampering()
         self._execute("BEGIN IMMEDIATE")
         try:
             trimmed = set()
@@ -229,15 +229,26 @@ class Store:
     def _execute(self, statement: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
         return self._connection.execute(statement, values)
 
-    def _stat(self) -> tuple[int, int] | None:
-        """Device and inode of the file, None for none."""
+    def _notice_tampering(self) -> None:
+        """Raises sqlite3.OperationalError if the file is not the one that was opened, or has become shorter.
+
+        SQLite itself would go on writing into a file that nobody will find again, or around a hole.
+        """
         if isinstance(self.path, str):
-            return None
-        try:
-            status = self.path.stat()
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino
+            return
+        for suffix in ("", "-wal"):
+            path = self.path.with_name(self.path.name + suffix)
+            try:
+                status = path.stat()
+            except OSError:
+                raise sqlite3.OperationalError(f"{path} was removed") from None
+            inode, size = self._seen.get(suffix, (status.st_ino, 0))
+            if status.st_ino != inode:
+                raise sqlite3.OperationalError(f"{path} was replaced")
+            # A write-ahead log above its limit is cut by SQLite itself, nothing else ever is.
+            if status.st_size < (min(size, _WAL_BYTES) if suffix else size):
+                raise sqlite3.OperationalError(f"{path} was truncated")
+            self._seen[suffix] = inode, status.st_size
 
 
 def _signed(value: int) -> int:

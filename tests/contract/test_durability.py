@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 
 import grpc
@@ -268,6 +269,73 @@ async def test_a_store_that_cannot_be_written_is_reported_and_recovers(start, co
     assert (list(state.observations), list(state.acceptances)) == counts([rows(20, 1), rows(60, 2)])
     worker = RawWorker(connect(server.address))
     assert (await worker.greet()).last_sequence == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [("PRAGMA max_page_count = 1", "disk is full"), ("PRAGMA query_only = 1", "readonly")],
+    ids=["full", "read-only"],
+)
+async def test_a_full_or_read_only_disk_does_not_stop_serving(start, connect, tmp_path, limit, why):
+    path = tmp_path / "store.sqlite"
+    server = await start(
+        store=path,
+        method="round",
+        round_blocks=50,
+        round_min_seconds=0,
+        commit_seconds=0.05,
+        metrics_listen="127.0.0.1:0",
+    )
+    channel = connect(server.address)
+    worker = RawWorker(channel)
+    await worker.greet()
+    await worker.batch(1, rows(20, 1))
+    ledger = server.fleet.ledger
+    await until(lambda: ledger.commits > 0, "a first commit")
+    # The limit holds for this connection alone: the disk has room again when the file is opened anew.
+    await asyncio.wrap_future(ledger._writer.call(lambda store: store._execute(limit)))
+    sequence, troubles = 1, set()
+    while not ledger.failures:
+        sequence += 1
+        assert (await worker.batch(sequence, rows(50, sequence))).rows_accepted == 50
+        troubles.add(ledger.trouble)
+        await worker.read_kind("update")
+    await until(lambda: ledger.trouble is None and ledger.commits > 1, "commits again")
+    assert server.fleet.metrics.registry.get_sample_value("acceptd_store_failures_total") >= 1
+    applied = [rows(20, 1)] + [rows(50, i) for i in range(2, sequence + 1)]
+    await server.stop()
+    server = await start(store=path)
+    state = await state_of(connect(server.address))
+    assert (list(state.observations), list(state.acceptances)) == counts(applied)
+
+
+async def test_a_store_that_cannot_be_written_at_start_is_served_from(start, connect, tmp_path, monkeypatch):
+    path = tmp_path / "store.sqlite"
+    server = await start(store=path, round_blocks=50, round_min_seconds=0)
+    worker = RawWorker(connect(server.address))
+    await worker.greet()
+    await worker.batch(1, rows(60, 1))
+    before = await state_of(connect(server.address))
+    await server.stop()
+
+    def refuse(*_, **__):
+        raise sqlite3.OperationalError("attempt to write a readonly database")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("estimator_service.persistence.open_store", refuse)
+        server = await start(store=path, metrics_listen="127.0.0.1:0")
+        assert server.fleet.ledger.trouble == "attempt to write a readonly database"
+        channel = connect(server.address)
+        after = await state_of(channel)
+        assert after.coefficients == before.coefficients
+        assert after.observations == before.observations
+        worker = RawWorker(channel)
+        assert (await worker.greet()).last_sequence == 1
+        assert (await worker.batch(2, rows(30, 2))).rows_accepted == 30
+    await until(lambda: server.fleet.ledger.trouble is None, "it can be written again")
+    await server.stop()
+    server = await start(store=path)
+    assert (await state_of(connect(server.address))).blocks == 90
 
 
 async def test_strict_postpones_batches_while_the_store_is_broken(start, connect, tmp_path):

@@ -88,11 +88,33 @@ def test_history_and_marks_are_bounded(tmp_path, monkeypatch):
     assert [mark.incarnation for mark in store.marks()] == list(range(25, 30))
 
 
-def test_a_file_that_was_replaced_is_noticed(tmp_path):
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+@pytest.mark.parametrize("deed", ["removed", "replaced", "truncated"])
+def test_a_file_that_was_meddled_with_is_noticed(tmp_path, deed, suffix):
     store = make(tmp_path / "s")
-    (tmp_path / "s").unlink()
-    with pytest.raises(sqlite3.OperationalError, match="removed or replaced"):
-        store.commit([event(1)])
+    store.commit([event(1)])
+    store.commit([event(2)])
+    path = tmp_path / f"s{suffix}"
+    if deed == "removed":
+        path.unlink()
+    elif deed == "replaced":
+        other = tmp_path / "other"
+        other.write_bytes(path.read_bytes())
+        other.rename(path)
+    else:
+        with path.open("r+b") as file:
+            file.truncate(path.stat().st_size // 2)
+    with pytest.raises(sqlite3.OperationalError, match=f"s{suffix} was {deed}"):
+        store.commit([event(3)])
+
+
+def test_growing_and_checkpoints_are_no_meddling(tmp_path):
+    store = make(tmp_path / "s")
+    for ticket in range(1, 400):
+        store.commit([event(ticket, size=30_000)])
+        if ticket % 100 == 0:
+            store.commit([SnapshotRecord("p", ticket, 1.0, "{}", b"")])
+            store.backup(tmp_path / "copy")
 
 
 def test_a_store_of_a_later_schema_is_left_alone(tmp_path):
