@@ -87,7 +87,8 @@ def test_without_an_address_nothing_happens(stock):
     assert not any("acceptd" in name for name in stock["threads"])
     assert "vllm_client_hook.patch" not in stock["modules"]
     assert "vllm_client_hook.uplink" not in stock["modules"]
-    assert "grpc" not in stock["modules"]
+    # vLLM's tracing loads gRPC itself where OpenTelemetry is installed; nothing of ours has asked for it.
+    assert "grpc" not in stock["modules"] or stock["vllm_imports_grpc"]
     lines = [line for line in stock["log"].splitlines() if "not active" in line]
     assert len(lines) == 1
     assert "no address (set ACCEPTD_ADDRESS)" in lines[0]
