@@ -5,113 +5,15 @@ enumerate every draft, every split of the budget and every accept/reject outcome
 The split is the one the hook runs.
 """
 
-from collections import defaultdict
 from fractions import Fraction
-from itertools import product
 
 import numpy as np
 import pytest
+from speculative_enumeration import ONE, Model, expected, output, verify
 
 from acceptd.errors import ConfigError
 from estimator_service.lab.features import FEATURES, trimming_feature
 from vllm_client_hook.budget import split
-
-ONE = Fraction(1)
-
-
-class Model:
-    """Next-token distributions by the last `memory` tokens, as fractions; drawn once from a seed."""
-
-    def __init__(self, seed, vocabulary, memory, denominator=12):
-        self._rng = np.random.default_rng(seed)
-        self.vocabulary, self._memory, self._denominator = vocabulary, memory, denominator
-        self._known = {}
-
-    def __call__(self, prefix):
-        key = prefix[-self._memory :]
-        if key not in self._known:
-            weights = self._rng.integers(1, self._denominator, self.vocabulary).tolist()
-            self._known[key] = tuple(Fraction(w, sum(weights)) for w in weights)
-        return self._known[key]
-
-    def sequences(self, prefix, length):
-        """Probability of every continuation of `length` tokens."""
-        out = {(): ONE}
-        for _ in range(length):
-            out = {(*s, t): p * q for s, p in out.items() for t, q in enumerate(self(prefix + s))}
-        return out
-
-
-def drafts(draft, prefix, depth):
-    """(probability, tokens) of every draft block, with the distributions each token came from."""
-    for tokens in product(range(draft.vocabulary), repeat=depth):
-        probability = ONE
-        for k, token in enumerate(tokens):
-            probability *= draft(prefix + tokens[:k])[token]
-        if probability:
-            yield probability, tokens
-
-
-def verify(target, draft, prefix, tokens):
-    """Probability of every emitted run, given verified draft tokens: the standard per-token rejection test."""
-    out = defaultdict(Fraction)
-    reached = ONE
-    for k, token in enumerate(tokens):
-        p, q = target(prefix + tokens[:k]), draft(prefix + tokens[:k])
-        accept = min(ONE, p[token] / q[token])
-        residual = [max(a - b, Fraction(0)) for a, b in zip(p, q, strict=True)]
-        if accept < 1:
-            for other, mass in enumerate(residual):
-                out[(*tokens[:k], other)] += reached * (1 - accept) * mass / sum(residual)
-        reached *= accept
-    for token, mass in enumerate(target(prefix + tokens)):
-        out[(*tokens, token)] += reached * mass
-    return out
-
-
-def confidences(score, draft, prefix, tokens):
-    """One score in [0, 1] a position. `score` sees the draft distribution there, and the token only if it peeks."""
-    return [score(draft(prefix + tokens[:k]), token) for k, token in enumerate(tokens)]
-
-
-def output(target, draft, score, *, prefixes, depth, budget, length):
-    """Joint distribution of the first `length` tokens of each request, sharing a budget of draft tokens a step."""
-    scheduled = np.full(len(prefixes), depth, np.int32)
-    finished = defaultdict(Fraction)
-    running = {tuple(() for _ in prefixes): ONE}
-    while running:
-        following = defaultdict(Fraction)
-        for state, mass in running.items():
-            heads = [p + s for p, s in zip(prefixes, state, strict=True)]
-            for combination in product(*(list(drafts(draft, head, depth)) for head in heads)):
-                drawn = [tokens for _, tokens in combination]
-                table = [confidences(score, draft, h, t) for h, t in zip(heads, drawn, strict=True)]
-                admitted = split(np.array(table), scheduled, budget)
-                assert admitted.sum() == budget
-                weight = mass
-                for probability, _ in combination:
-                    weight *= probability
-                runs = [verify(target, draft, h, t[:n]) for h, t, n in zip(heads, drawn, admitted, strict=True)]
-                for emitted in product(*(r.items() for r in runs)):
-                    total = weight
-                    for _, probability in emitted:
-                        total *= probability
-                    after = tuple((s + run)[:length] for s, (run, _) in zip(state, emitted, strict=True))
-                    done = all(len(s) == length for s in after)
-                    (finished if done else following)[after] += total
-        running = following
-    return dict(finished)
-
-
-def expected(target, prefixes, length):
-    """What the target alone generates: the requests are independent."""
-    out = defaultdict(Fraction)
-    for combination in product(*(target.sequences(p, length).items() for p in prefixes)):
-        mass = ONE
-        for _, probability in combination:
-            mass *= probability
-        out[tuple(s for s, _ in combination)] += mass
-    return dict(out)
 
 
 def q_max(q, _):
@@ -158,6 +60,61 @@ def test_the_drawn_tokens_probability_biases_the_shared_budget_too():
     found = output(target, draft, q_sampled, prefixes=prefixes, depth=2, budget=2, length=2)
     assert sum(found.values()) == 1
     assert found != expected(target, prefixes, 2)
+
+
+def tell_tale():
+    """A target that does not care, and a draft that is sure after token 0 and not after token 1."""
+    half = (Fraction(1, 2), Fraction(1, 2))
+    target, draft = Model(0, 2, 1), Model(0, 2, 1)
+    target.known = {(0,): half, (1,): half}
+    draft.known = {(0,): (Fraction(1, 10), Fraction(9, 10)), (1,): half}
+    return target, draft
+
+
+def all_or_nothing(table):
+    """A budget by the scores, as a cost in steps gives: every slot if the deepest is worth it, otherwise none."""
+    return sum(len(row) for row in table) if table[0][-1] > 0.6 else 0
+
+
+def one_step_old(before, _table):
+    return 1 if before is None else all_or_nothing(before)
+
+
+def fresh(_before, table):
+    return all_or_nothing(table)
+
+
+@pytest.mark.parametrize("prefixes", [[(0,)], [(0,), (1,)]])
+def test_a_budget_from_scores_of_the_step_before_is_lossless(prefixes):
+    target, draft = tell_tale()
+    found = output(target, draft, q_max, prefixes=prefixes, depth=2, budget=one_step_old, length=3)
+    assert found == expected(target, prefixes, 3)
+
+
+def test_a_budget_from_this_steps_scores_is_not():
+    """A deep position's score depends on the tokens before it, and through the budget decides whether they count."""
+    target, draft = tell_tale()
+    found = output(target, draft, q_max, prefixes=[(0,)], depth=2, budget=fresh, length=1)
+    # Drafted 0 (.1): all is verified, and it passes. Drafted 1 (.9): nothing is, and the target draws by itself.
+    assert found == {((0,),): Fraction(1, 10) + Fraction(9, 20), ((1,),): Fraction(9, 20)}
+
+
+def test_exploration_drawn_without_looking_is_lossless():
+    target, draft, prefixes = Model(0, 2, 2), Model(100, 2, 2), [(0,), (1,)]
+    explore = [(Fraction(1, 2), (0, 0)), (Fraction(1, 4), (2, 0)), (Fraction(1, 4), (0, 1))]
+    found = output(target, draft, q_max, prefixes=prefixes, depth=2, budget=1, length=2, explore=explore)
+    assert found == expected(target, prefixes, 2)
+
+
+def test_exploration_where_the_deep_score_is_low_is_not():
+    target, draft = tell_tale()
+
+    def doubtful(table):
+        return [(ONE, (2,) if table[0][-1] < 0.6 else (0,))]
+
+    found = output(target, draft, q_max, prefixes=[(0,)], depth=2, budget=0, length=1, explore=doubtful)
+    assert sum(found.values()) == 1
+    assert found != expected(target, [(0,)], 1)
 
 
 def fixed(*distribution):
