@@ -148,6 +148,21 @@ def trimmed(directory: Path) -> dict[str, Any]:
         service.stop()
 
 
+def drafter(directory: Path, *, method: str) -> dict[str, Any]:
+    """Another kind of drafter: the same loop, shorter."""
+    service = Service(directory)
+    service.start()
+    os.environ["ACCEPTD_ADDRESS"] = service.address
+    write = {"eagle": tiny_models.write_eagle, "dflash": tiny_models.write_dflash}[method]
+    target, draft = map(str, write(directory))
+    try:
+        llm = engine.start((target, draft), method=method)
+        engine.generate(llm, 3, 24)
+        return _settled(llm, service)
+    finally:
+        service.stop()
+
+
 def ranks(directory: Path, *, tensor_parallel: int = 2, length: int = 110) -> dict[str, Any]:
     """Two ranks: what each applied after every step."""
     service = Service(directory)

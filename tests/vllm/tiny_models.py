@@ -119,6 +119,42 @@ def write_pair(directory: Path) -> tuple[Path, Path]:
     )
 
 
+def write_eagle(directory: Path) -> tuple[Path, Path]:
+    """(target, EAGLE head): one layer over the token's embedding and the target's hidden state, sharing its head."""
+    target = target_weights()
+    head = {
+        name.replace("model.layers.0", "layers.0"): value
+        for name, value in target.items()
+        if ".layers.0." in name and "input_layernorm" not in name
+    }
+    # The embedding alone passes: the head then is the target's first layer, which the target often agrees with.
+    head["fc.weight"] = torch.cat([torch.eye(HIDDEN), torch.zeros(HIDDEN, HIDDEN)], dim=1)
+    return (
+        write_model(directory / "tiny-target", llama_config(2), target),
+        write_model(directory / "tiny-eagle", llama_config(1), head),
+    )
+
+
+def write_dflash(directory: Path) -> tuple[Path, Path]:
+    """(target, block-parallel drafter): one Qwen3-shaped layer that fills K masked places in one pass."""
+    generator = torch.Generator().manual_seed(2)
+    heads = {f"layers.0.self_attn.{name}_norm.weight": torch.ones(HIDDEN // HEADS) for name in ("q", "k")}
+    weights = layer(generator, "layers.0", strength=1.0) | heads
+    weights |= {"norm.weight": torch.ones(HIDDEN), "hidden_norm.weight": torch.ones(HIDDEN)}
+    weights["fc.weight"] = torch.randn(HIDDEN, 2 * HIDDEN, generator=generator) / (2 * HIDDEN) ** 0.5
+    config = llama_config(
+        1,
+        architectures=["DFlashDraftModel"],
+        model_type="qwen3",
+        # Causal, since the CPU's attention knows nothing else; the layout of its calls is the same.
+        dflash_config={"mask_token_id": 300, "target_layer_ids": [0, 1], "causal": True},
+    )
+    return (
+        write_model(directory / "tiny-target", llama_config(2), target_weights()),
+        write_model(directory / "tiny-dflash", config, weights),
+    )
+
+
 if __name__ == "__main__":
     import sys
 
