@@ -305,7 +305,8 @@ def _uplink(key: PairKey, settings: HookSettings, vllm_config: Any) -> Any:
 
     from acceptd.limits import MAX_KNOTS  # noqa: PLC0415 (beside its only user)
     from acceptd.segments import MAX_SEGMENTS  # noqa: PLC0415
-    from vllm_client_hook.uplink import Capabilities, Identity, Uplink  # noqa: PLC0415 (gRPC: only where it is needed)
+    from vllm_client_hook.channel import Identity  # noqa: PLC0415 (gRPC: only where it is needed)
+    from vllm_client_hook.uplink import Capabilities, Uplink  # noqa: PLC0415
 
     parallel = vllm_config.parallel_config
     replica = f"/dp{parallel.data_parallel_index}" if parallel.data_parallel_size > 1 else ""

@@ -12,32 +12,26 @@ import os
 import random as random_module
 import threading
 import time
-from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from acceptd import __version__, codec
-from acceptd.errors import WireError
-from acceptd.limits import MAX_MESSAGE_BYTES
-from acceptd.modes import Mode
-from acceptd.types import Version
 from acceptd.v1 import estimator_pb2, types_pb2
 from acceptd.v1.estimator_pb2_grpc import EstimatorStub
 from vllm_client_hook.backoff import Backoff, BackoffSettings
+from vllm_client_hook.channel import Identity, open_channel
 from vllm_client_hook.outbound import Limits, Outbound
+from vllm_client_hook.pushes import Pushes
 from vllm_client_hook.retry_info import retry_delay
-from vllm_client_hook.seams import Received
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from acceptd.types import PairKey
+    from acceptd.types import PairKey, Version
     from vllm_client_hook.outbound import Graded
-
-#: Versions whose verdict is remembered, so that a push repeated on a new stream is answered at once.
-_MAX_VERDICTS: Final = 32
+    from vllm_client_hook.seams import Received
 
 
 @dataclass(frozen=True)
@@ -46,19 +40,6 @@ class Capabilities:
 
     max_knots: int = 0
     max_segments: int = 0
-
-
-@dataclass(frozen=True)
-class Identity:
-    """How the channel is secured. Files are read at each connection attempt, so that they can be rotated.
-
-    token_file: bearer token. ca_file: turns TLS on and names whom to trust. cert_file, key_file: client certificate.
-    """
-
-    token_file: str = ""
-    ca_file: str = ""
-    cert_file: str = ""
-    key_file: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,7 +68,6 @@ class _Stream:
     ended: bool = False
     renew: bool = False  # ended by us, to come back at once as another pair
     drain_after: float | None = None
-    nonces: dict[Version, int] = field(default_factory=dict)
 
 
 class Uplink:
@@ -139,20 +119,15 @@ class Uplink:
         self._stop = threading.Event()
         self._stream: _Stream | None = None
         self._thread: threading.Thread | None = None
-        self._latest: Received | None = None
-        self._nonce = 0
-        self._pushed: OrderedDict[int, Version] = OrderedDict()
-        self._verdicts: OrderedDict[Version, tuple[Version, str]] = OrderedDict()
-        self._answers: deque[Version] = deque(maxlen=_MAX_VERDICTS)
-        self._in_force: Version | None = None
-        self._max_age = _DEFAULT_MAX_AGE
+        self._pushes = Pushes(self._pair.num_speculative_tokens, self._clock)
         self._totals: dict[str, float] = {}
         self._report_due = 0.0
         self._flushing = False
         self._final = ""
         self._last_error = ""
         self._loss_logged = False
-        self._counts = {"connects": 0, "updates": 0, "stale_updates": 0, "bad_updates": 0, "batches": 0}
+        self._paused_until = 0.0
+        self._counts = {"connects": 0, "batches": 0}
         self._refusals: dict[str, int] = {}
 
     # -- the worker's main thread ---------------------------------------------------------------------------------
@@ -190,34 +165,29 @@ class Uplink:
     def latest(self) -> Received | None:
         """The newest push, None if there was none yet."""
         self.start()
-        return self._latest
+        return self._pushes.latest
 
     def answer(self, nonce: int, version: Version | None, rejected: str = "") -> None:
         """ACK (`rejected` empty) or NACK of the push that `latest()` named `nonce`; `version`: in force now."""
-        pushed = self._pushed.get(nonce)
-        if pushed is None:
-            return
-        self._in_force = version
-        self._decide(pushed, version or Version(), rejected)
+        self._pushes.answer(nonce, version, rejected)
+        self._wake.set()
 
     def applied(self, version: Version) -> None:
         """ACK by version, for callers that hold no nonce."""
-        self._in_force = version
-        self._decide(version, version, "")
+        self._pushes.applied(version)
+        self._wake.set()
 
     def rejected(self, version: Version, reason: str) -> None:
         """NACK by version; what was in force stays."""
-        self._decide(version, self._in_force or Version(), reason)
+        self._pushes.rejected(version, reason)
+        self._wake.set()
 
     def weights_changed(self, generation: int) -> None:
         """The weights were replaced: from now on it is another pair, which starts from its own coefficients."""
         self.start()
         with self._session:
             self._pair = replace(self._pair, weights_generation=generation)
-            self._latest = None
-            self._in_force = None
-            self._verdicts.clear()
-            self._pushed.clear()
+            self._pushes = Pushes(self._pair.num_speculative_tokens, self._clock)
             self._outbound.replace_pair(generation)
             self._incarnation = self._random.getrandbits(64)
             if self._stream is not None:
@@ -246,9 +216,12 @@ class Uplink:
 
     def stats(self) -> dict[str, Any]:
         """Counters of this process since its start, for logs, tests and `acceptd doctor`."""
-        stream = self._stream
+        stream, latest = self._stream, self._pushes.latest
         return {
             **self._counts,
+            "updates": self._pushes.taken,
+            "stale_updates": self._pushes.stale,
+            "bad_updates": self._pushes.malformed,
             "connected": bool(stream and stream.welcomed and not stream.ended),
             "final": self._final,
             "last_error": self._last_error,
@@ -258,7 +231,7 @@ class Uplink:
             "dropped": self._outbound.dropped,
             "stale_generation": self._outbound.stale_generation,
             "refusals": dict(self._refusals),
-            "version": self._latest.coefficients.version if self._latest else None,
+            "version": latest.coefficients.version if latest else None,
         }
 
     def close(self, timeout: float = 1.0) -> None:
@@ -287,12 +260,13 @@ class Uplink:
     def _one_stream(self) -> float | None:
         """Holds one stream until it ends. Seconds to wait before the next; None: never again."""
         stream = _Stream(self._clock())
-        channel = self._channel()
+        channel = open_channel(self._address, self._identity, self._settings.keepalive)
         try:
             with self._session:
                 self._stream = stream
+                self._pushes.new_stream()
             stub = EstimatorStub(channel)  # type: ignore[no-untyped-call]
-            stream.call = stub.Stream(self._requests(stream), metadata=self._metadata())
+            stream.call = stub.Stream(self._requests(stream), metadata=self._identity.metadata())
             for response in stream.call:
                 self._received(stream, response)
             return self._ended(stream, None)
@@ -334,8 +308,7 @@ class Uplink:
         elif kind == "update":
             self._pushed_update(stream, response.update)
         elif kind == "heartbeat":
-            if self._latest is not None:
-                self._latest = replace(self._latest, renewed_at=self._clock())
+            self._pushes.renew()
         elif kind == "batch_result":
             self._answered(response.batch_result)
         elif kind == "drain":
@@ -352,7 +325,7 @@ class Uplink:
                 return
             self._outbound.limits = _limits(welcome)
             if welcome.flush.coefficients_max_age_seconds > 0:
-                self._max_age = welcome.flush.coefficients_max_age_seconds
+                self._pushes.max_age = welcome.flush.coefficients_max_age_seconds
             stream.welcomed = True
             self._counts["connects"] += 1
             self._loss_logged = False
@@ -364,38 +337,10 @@ class Uplink:
         self._wake.set()
 
     def _pushed_update(self, stream: _Stream, update: estimator_pb2.CoefficientUpdate) -> None:
-        raw = update.coefficients.version
-        version = Version(raw.epoch, raw.counter)
-        self._counts["updates"] += 1
         with self._session:
-            if stream is not self._stream or stream.ended:
-                return
-            stream.nonces[version] = update.nonce
-            held = self._latest.coefficients.version if self._latest else self._in_force
-            if held is not None and version < held:
-                self._counts["stale_updates"] += 1
-                self._decide(version, held, f"version {version} sorts before {held}, which is in force")
-                return
-            try:
-                coefficients = codec.decode_coefficients(update.coefficients, self._pair.num_speculative_tokens)
-            except WireError as error:
-                self._counts["bad_updates"] += 1
-                self._decide(version, held or Version(), str(error))
-                return
-            self._nonce += 1
-            self._remember(self._pushed, self._nonce, version)
-            self._latest = Received(
-                coefficients=coefficients,
-                nonce=self._nonce,
-                mode=Mode(update.mode) if update.mode in _MODES else Mode.TRIM,
-                exploration_rate=min(max(update.exploration_rate, 0.0), 1.0),
-                renewed_at=self._clock(),
-                max_age_seconds=self._max_age,
-                generation=self._pair.weights_generation,
-            )
-        if version in self._verdicts:
-            self._answers.append(version)
-            self._wake.set()
+            if stream is self._stream and not stream.ended:
+                self._pushes.take(update, self._pair.weights_generation)
+        self._wake.set()
 
     def _answered(self, result: estimator_pb2.BatchResult) -> None:
         reason = result.reason
@@ -420,17 +365,6 @@ class Uplink:
         name = estimator_pb2.RejectReason.Name(reason).removeprefix("REJECT_REASON_").lower()
         self._refusals[name] = self._refusals.get(name, 0) + 1
 
-    def _decide(self, pushed: Version, in_force: Version, rejected: str) -> None:
-        self._remember(self._verdicts, pushed, (in_force, rejected))
-        self._answers.append(pushed)
-        self._wake.set()
-
-    @staticmethod
-    def _remember(table: OrderedDict[Any, Any], key: Any, value: Any) -> None:
-        table[key] = value
-        while len(table) > _MAX_VERDICTS:
-            table.popitem(last=False)
-
     def _end_stream(self) -> None:
         """Has the stream end soon. The session lock is held."""
         if self._stream is not None and not self._stream.ended:
@@ -440,8 +374,6 @@ class Uplink:
         self._wake.set()
 
     # -- gRPC's sending thread ------------------------------------------------------------------------------------
-
-    _paused_until = 0.0
 
     def _requests(self, stream: _Stream) -> Iterator[estimator_pb2.StreamRequest]:
         yield estimator_pb2.StreamRequest(hello=self._hello())
@@ -464,10 +396,9 @@ class Uplink:
                 if left <= 0 and stream.call is not None:
                     stream.call.cancel()
                 return None, max(left, _TICK)
-            while self._answers:
-                status = self._status(stream, self._answers.popleft())
-                if status is not None:
-                    return estimator_pb2.StreamRequest(update_status=status), 0.0
+            status = self._pushes.next_status()
+            if status is not None:
+                return estimator_pb2.StreamRequest(update_status=status), 0.0
             batch = None if now < self._paused_until else self._outbound.next_message(now, flush=self._flushing)
             if batch is not None:
                 self._counts["batches"] += 1
@@ -480,22 +411,16 @@ class Uplink:
                 due.append(self._outbound.deadline())
             return None, max(min(at for at in due if at is not None) - now, _TICK)
 
-    def _status(self, stream: _Stream, pushed: Version) -> estimator_pb2.UpdateStatus | None:
-        nonce = stream.nonces.pop(pushed, None)
-        if nonce is None or pushed not in self._verdicts:
-            return None  # pushed on a stream that is gone; if the service still wants to know, it pushes again
-        in_force, rejected = self._verdicts[pushed]
-        return estimator_pb2.UpdateStatus(nonce=nonce, version=codec.encode_version(in_force), rejected=rejected)
-
     def _report(self) -> estimator_pb2.WorkerReport:
         exclusions = [
             types_pb2.ExclusionCount(reason=reason, blocks=blocks)  # type: ignore[arg-type]
             for reason, blocks in sorted(self._outbound.exclusions.items())
         ]
+        latest = self._pushes.latest
         totals = types_pb2.WorkerTotals(exclusions=exclusions)
         for name, value in self._totals.items():
             setattr(totals, name, value)
-        return estimator_pb2.WorkerReport(totals=totals, mode=int(self._latest.mode) if self._latest else 0)  # type: ignore[arg-type]
+        return estimator_pb2.WorkerReport(totals=totals, mode=int(latest.mode) if latest else 0)  # type: ignore[arg-type]
 
     def _hello(self) -> estimator_pb2.Hello:
         hello = estimator_pb2.Hello(
@@ -509,39 +434,10 @@ class Uplink:
             hook_version=__version__,
             vllm_version=self._vllm_version,
         )
-        if self._in_force is not None:
-            hello.version.CopyFrom(codec.encode_version(self._in_force))
+        if self._pushes.in_force is not None:
+            hello.version.CopyFrom(codec.encode_version(self._pushes.in_force))
         return hello
 
-    # -- the channel ----------------------------------------------------------------------------------------------
-
-    def _channel(self) -> grpc.Channel:
-        # A channel for each attempt, with its own connections: gRPC's shared ones carry a back-off of their own, which
-        # would stretch ours.
-        keepalive = int(self._settings.keepalive * 1000)
-        options = [
-            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.keepalive_time_ms", keepalive),
-            ("grpc.keepalive_timeout_ms", keepalive),
-            ("grpc.enable_http_proxy", 0),
-        ]
-        identity = self._identity
-        if not identity.ca_file:
-            return grpc.insecure_channel(self._address, options)
-        credentials = grpc.ssl_channel_credentials(
-            _read(identity.ca_file), _read(identity.key_file), _read(identity.cert_file)
-        )
-        return grpc.secure_channel(self._address, credentials, options)
-
-    def _metadata(self) -> list[tuple[str, str]]:
-        token = _read(self._identity.token_file)
-        return [("authorization", f"Bearer {token.decode().strip()}")] if token else []
-
-
-#: Seconds that coefficients stay trusted without a heartbeat, until a Welcome says otherwise.
-_DEFAULT_MAX_AGE: Final = 600.0
 
 #: Shortest wait of the sending thread, seconds: a deadline that just passed must not turn into a busy loop.
 _TICK: Final = 0.002
@@ -564,7 +460,6 @@ _APPLIED: Final = (
     estimator_pb2.REJECT_REASON_QUARANTINED,
 )
 
-_MODES: Final = frozenset(int(mode) for mode in Mode)
 _REASONS: Final = tuple(number for number in types_pb2.ExclusionReason.values() if number)
 
 
@@ -577,10 +472,3 @@ def _limits(welcome: estimator_pb2.Welcome) -> Limits:
     limits.rows = min(welcome.flush.rows or limits.rows, limits.max_rows)
     limits.age_seconds = welcome.flush.max_age_seconds or limits.age_seconds
     return limits
-
-
-def _read(path: str) -> bytes | None:
-    if not path:
-        return None
-    with open(path, "rb") as file:
-        return file.read()

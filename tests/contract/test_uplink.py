@@ -373,7 +373,7 @@ def test_reports_carry_running_totals(service, connect):
 
 
 def test_a_token_is_read_from_its_file_at_each_connection(service, tmp_path):
-    from vllm_client_hook.uplink import Identity
+    from vllm_client_hook.channel import Identity
 
     token = tmp_path / "token"
     token.write_text("first\n")
