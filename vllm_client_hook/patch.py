@@ -155,8 +155,9 @@ def _bind(worker: Any, settings: HookSettings) -> None:
     estimator = getattr(speculator, "acceptance_estimator", None)
     ranks, store, name = _tensor_parallel()
     if estimator is None or not isinstance(estimator, _ours()):
-        if ranks.rank == 0:
-            logger.info("acceptd %s: not active: %s", __version__, _why_not(speculator))
+        why = _why_not(speculator)
+        if ranks.rank == 0 and why:
+            logger.info("acceptd %s: not active: %s", __version__, why)
         return
     from vllm_client_hook.ranks import agree  # noqa: PLC0415 (torch: only where a worker loads)
 
@@ -353,12 +354,13 @@ def _factory() -> Any:
 
 
 def _why_not(speculator: Any) -> str:
+    """Why a loaded worker has vLLM's own estimator, or none; "" if that was said before."""
     module = sys.modules.get(SPECULATOR)
     factory = getattr(module, "OnlineAcceptanceEstimator", None)
     if module is None:
         return "this worker does not run Model Runner V2"
     if not isinstance(factory, EstimatorFactory):
-        return "this vLLM is not one the hook knows"
+        return ""  # said when its module was loaded
     if factory.verdict:
         return factory.verdict
     if speculator is None:

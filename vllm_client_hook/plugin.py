@@ -45,18 +45,9 @@ def register() -> None:
 def _say(level: int, line: str) -> None:
     # One line an engine, not one a process: children of the process that the user started keep quiet.
     if multiprocessing.parent_process() is None:
-        _logger().log(level, "acceptd %s: %s", __version__, line)
-
-
-def _logger() -> logging.Logger:
-    try:
-        # Its import sets up vLLM's logging, which `import vllm` alone does not.
-        from vllm.logger import init_logger  # noqa: PLC0415 (see _vllm_version)
-
-        init_logger(LOGGER)
-    except Exception:  # noqa: S110 (a line that nobody formats is still a line)
-        pass
-    return logging.getLogger(LOGGER)
+        logger = logging.getLogger(LOGGER)
+        # vLLM may set up logging only after it has loaded its plugins; then nothing below a warning is shown.
+        logger.log(level if logger.hasHandlers() else max(level, logging.WARNING), "acceptd %s: %s", __version__, line)
 
 
 def _vllm_version() -> str:

@@ -20,6 +20,7 @@ import grpc
 from acceptd import __version__, codec
 from acceptd.v1 import estimator_pb2, types_pb2
 from acceptd.v1.estimator_pb2_grpc import EstimatorStub
+from vllm_client_hook import rows
 from vllm_client_hook.backoff import Backoff, BackoffSettings
 from vllm_client_hook.channel import Identity, open_channel
 from vllm_client_hook.outbound import Limits, Outbound
@@ -142,16 +143,17 @@ class Uplink:
             self._thread = threading.Thread(target=self._run, name="acceptd-uplink", daemon=True)
             self._thread.start()
 
-    def offer(self, rows: Graded) -> None:
+    def offer(self, graded: Graded) -> None:
         """Queues rows to send; never waits. Beyond `queue_rows` the oldest go, counted as QUEUE_FULL.
 
-        Running totals that the rows bring (`counters`, indexed by ExclusionReason) are sent on as they grow.
+        Running totals that the rows bring (`counters`, see `vllm_client_hook.rows`) are sent on as they grow.
         """
         self.start()
-        counters = getattr(rows, "counters", None)
+        counters = getattr(graded, "counters", None)
         if counters is not None:
             self.exclude({reason: int(counters[reason]) for reason in _REASONS if counters[reason]})
-        if len(rows) and self._outbound.offer(rows, self._clock()):
+            self.report(**{name: int(counters[at]) for name, at in _TOTALS.items()})
+        if len(graded) and self._outbound.offer(graded, self._clock()):
             self._wake.set()
 
     def exclude(self, totals: Mapping[int, int]) -> None:
@@ -460,6 +462,8 @@ _APPLIED: Final = (
     estimator_pb2.REJECT_REASON_QUARANTINED,
 )
 
+#: Totals of WorkerReport that rows bring, and where.
+_TOTALS: Final = {"verified": rows.VERIFIED, "accepted": rows.ACCEPTED, "explored": rows.EXPLORED}
 _REASONS: Final = tuple(number for number in types_pb2.ExclusionReason.values() if number)
 
 

@@ -60,6 +60,20 @@ def test_altered_requests_give_no_observation_and_are_counted_by_reason(loop):
     assert sum(altered.values()) == loop["third"]["watch"]["blocks"]["altered"]
 
 
+def test_exclusions_reach_the_pair_with_its_batches(loop):
+    shown = loop["second"]["shown"]
+    assert set(shown["exclusions"]) >= {"penalties", "bad_words", "allowed_tokens", "min_tokens"}
+    # Those of the last steps wait for the next batch.
+    told = shown["totals"]["exclusions"]
+    assert all(blocks <= told[reason] for reason, blocks in shown["exclusions"].items())
+
+
+def test_totals_equal_a_hand_count(loop):
+    totals, watch = loop["third"]["shown"]["totals"], loop["third"]["watch"]
+    assert totals["accepted"] == sum(map(sum, watch["accepted"].values()))
+    assert totals["verified"] == 4 * sum(watch["blocks"].values())
+
+
 def test_a_killed_service_is_joined_again_without_counting_twice(loop):
     # Generation went on: requests completed, and steps were taken throughout.
     assert loop["steps_through_outage"] > 10
