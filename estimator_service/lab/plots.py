@@ -29,6 +29,7 @@ _COLOURS: Final = {
     "line+slopes": "#CC79A7",
     "link": "#56B4E9",
     "link+segments": "#0072B2",
+    "link+segments+labels": "#56388C",
     "confidence": "#009E73",
     "oracle": "#000000",
 }

@@ -63,7 +63,7 @@ def test_every_estimator_predicts_a_round_before_it_sees_its_labels(tmp_path):
             for estimator in estimators.values():
                 estimator.learn(blocks)
         predictions.append(last)
-    assert set(predictions[0]) == set(ESTIMATORS) - {"confidence"}
+    assert set(predictions[0]) == set(ESTIMATORS) - {"confidence", "link+segments+labels"}
     for name, expected in predictions[0].items():
         assert expected.shape == (ROUND, len(INTERCEPTS))
         np.testing.assert_array_equal(predictions[1][name], expected, err_msg=name)
@@ -74,6 +74,21 @@ def test_a_slope_per_position_follows_positions_that_differ(tmp_path):
     path, _ = write(tmp_path / "t.parquet", [columns(20_000, slope=slopes, intercepts=(0.5,) * 4)])
     outcome = run(path, "line", "line+slopes")
     assert outcome.scores["line+slopes"].overall().log_loss < outcome.scores["line"].overall().log_loss - 0.002
+
+
+def test_labels_separate_workloads_that_come_mixed(tmp_path):
+    rng = np.random.default_rng(0)
+    parts = [
+        columns(8000, 1, workload="easy", intercepts=(0.8,) * 4),
+        columns(8000, 2, workload="hard", intercepts=(-0.8,) * 4),
+    ]
+    mixed = rng.permutation(16_000)
+    joined = {name: np.concatenate([part[name] for part in parts])[mixed] for name in parts[0]}
+    result = run(write(tmp_path / "t.parquet", [joined])[0], "link+segments", "link+segments+labels").as_json()
+    plain, labelled = (result["estimators"][name]["by_workload"] for name in ("link+segments", "link+segments+labels"))
+    for workload in ("easy", "hard"):
+        assert plain[workload]["ece"] > 0.05
+        assert labelled[workload]["ece"] < 0.02
 
 
 def test_json_has_every_cell_and_position(tmp_path):
@@ -88,7 +103,7 @@ def test_json_has_every_cell_and_position(tmp_path):
     result = run(path).as_json()
     assert set(result) == {"trace", "round", "estimators"}
     assert (result["trace"], result["round"]) == (str(path), ROUND)
-    assert list(result["estimators"]) == [name for name in ESTIMATORS if name != "confidence"]
+    assert list(result["estimators"]) == ["raw", "round", "line", "line+slopes", "link", "link+segments", "oracle"]
     row, position, label = observed(joined)
     probability = sigmoid(joined["logit_qmax"][row, position].astype(float))
     raw = result["estimators"]["raw"]

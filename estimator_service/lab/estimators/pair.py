@@ -28,11 +28,7 @@ class Pair:
 
     def predict(self, blocks: Blocks) -> NDArray[np.float64]:
         """P(accept) by the coefficients in force, float64[B, K]; NaN where x was not recorded."""
-        shape = blocks.x.shape
-        segment = np.broadcast_to(np.minimum(blocks.segment, UNKNOWN).astype(np.int64)[:, None], shape).ravel()
-        position = np.broadcast_to(np.arange(shape[1]), shape).ravel()
-        log_odds = Predictor.of(self._in_force).log_odds(segment, position, blocks.x.ravel().astype(np.float64))
-        return sigmoid(log_odds).reshape(shape)
+        return confidences(self._in_force, blocks)
 
     def learn(self, blocks: Blocks) -> None:
         """Closes a round. A trace has no clock, so statistics are forgotten by observations alone."""
@@ -48,3 +44,12 @@ class Pair:
     def coefficients(self) -> Coefficients:
         """In force."""
         return self._in_force
+
+
+def confidences(coefficients: Coefficients, blocks: Blocks) -> NDArray[np.float64]:
+    """P(accept) by these coefficients, float64[B, K]; NaN where x was not recorded."""
+    shape = blocks.x.shape
+    segment = np.broadcast_to(np.minimum(blocks.segment, UNKNOWN).astype(np.int64)[:, None], shape).ravel()
+    position = np.broadcast_to(np.arange(shape[1]), shape).ravel()
+    log_odds = Predictor.of(coefficients).log_odds(segment, position, blocks.x.ravel().astype(np.float64))
+    return sigmoid(log_odds).reshape(shape)
