@@ -58,16 +58,21 @@ def fit_window(window: Floats, knots: tuple[float, ...], settings: FitSettings, 
     return Points(line, information, knots, link, segments)
 
 
-def refine(window: Floats, base: Points) -> Points:
-    """What the recent window says beyond `base`, each form shrunk to it."""
+def refine(window: Floats, base: Points, start: Points | None) -> Points:
+    """What the recent window says beyond `base`, each form shrunk to it. `start`: the previous such fit."""
+    warm = start if start and start.knots == base.knots else None
     total = window.sum(axis=1, keepdims=True)
-    line, normal = solve_groups(Cells.of(total), base.line, RECENT)
+    line, normal = solve_groups(Cells.of(total), base.line, RECENT, start.line if start else None)
     return Points(
         line,
         information_matrix(normal),
         base.knots,
-        None if base.link is None else fit_groups(Cells.of(total, base.knots), base.link, RECENT),
-        None if base.segments is None else _by_segment(window, base.knots, base.segments, RECENT),
+        None
+        if base.link is None
+        else fit_groups(Cells.of(total, base.knots), base.link, RECENT, warm.link if warm else None),
+        None
+        if base.segments is None
+        else _by_segment(window, base.knots, base.segments, RECENT, warm.segments if warm else None),
     )
 
 

@@ -68,12 +68,11 @@ def first_adequate(
     sample: Sample, candidates: Iterable[Callable[[], Point]], to_coefficients: Callable[[Point], Coefficients]
 ) -> Point:
     """The first candidate whose straight line beats the round's own rate; that rate itself if none does."""
-    comparable = sample.total >= MIN_COMPARED
     limit = sample.constant_loss() * (1.0 + 1e-9) + 1e-6 * sample.total
     point = None
     for make in candidates:
         point = make()
-        if not comparable or sample.loss(to_coefficients(point)) <= limit:
+        if sample.loss(to_coefficients(point)) <= limit:
             return point
     k = 1 if point is None else point.intercepts.shape[1]
     rate = constant_log_odds(float(sample.accepted.sum()), sample.total)

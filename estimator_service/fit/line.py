@@ -8,7 +8,7 @@ import numpy as np
 
 from estimator_service.fit.dispersion import sandwich_errors
 from estimator_service.fit.forms import LINE, Points, to_coefficients
-from estimator_service.fit.guard import Sample, first_adequate
+from estimator_service.fit.guard import MIN_COMPARED, Sample, first_adequate
 from estimator_service.fit.hierarchy import RECENT, fit_line, line_precision
 from estimator_service.fit.histogram import Floats
 from estimator_service.fit.newton import Cells, Point
@@ -24,6 +24,8 @@ def adequate_line(points: Points, sample: Sample, newest: Floats, settings: FitS
 
     newest: sums of the round over all segments, float64[3, 1, K, NUM_BINS].
     """
+    if sample.total < MIN_COMPARED:
+        return points.line
     cells = Cells.of(newest)
     zeros = np.zeros(newest.shape[2])
     return first_adequate(

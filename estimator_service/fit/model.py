@@ -82,6 +82,7 @@ class PairModel:
         self._original = RoundNewton.initial(k)
         self._knots: tuple[float, ...] = ()
         self._base: Points | None = None
+        self._points: Points | None = None
         self._rounds = 0
         start = prior(k)
         self._coefficients = {"": start}
@@ -285,7 +286,7 @@ class PairModel:
             self._knots = choose_knots(windows.long[0].sum(axis=(0, 1)), self._knots)
         self._base = base = fit_window(windows.long, self._knots, settings, self._base)
         windowed = settings.recent_half_life_observations < settings.half_life_observations
-        points = refine(windows.recent, base) if windowed else base
+        self._points = points = refine(windows.recent, base, self._points) if windowed else base
         evidence = windows.evidence
         errors = line_errors(base, points, windows, settings)
         line = adequate_line(points, self._sample, self._newest, settings)
@@ -295,10 +296,9 @@ class PairModel:
         available = self._available() if points.link is not None else (LINE,)
         form = self._choice.choose(available)
         self._forms = {name: to_coefficients(points, name, evidence, offsets) for name in available}
-        if self._sample.loss(self._forms[form]) > max(
-            self._sample.constant_loss(), self._sample.loss(self._forms[LINE])
-        ):
-            form = LINE
+        if form != LINE and self._sample.total:
+            limit = max(self._sample.constant_loss(), self._sample.loss(self._forms[LINE]))
+            form = form if self._sample.loss(self._forms[form]) <= limit else LINE
         candidate = self._forms[form]
         self._coefficients = {"": candidate, **windows.workloads.coefficients(points, form, evidence, offsets)}
         return Round(
