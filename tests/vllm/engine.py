@@ -69,32 +69,34 @@ def start(
     tensor_parallel: int = 1,
     adaptive: bool = True,
     additional: dict[str, Any] | None = None,
+    options: dict[str, Any] | None = None,
     **speculative: Any,
 ) -> Any:
     """An LLM over the tiny pair: K = 4, probabilistic drafts, adaptive verification on."""
     from vllm import LLM
 
     target, draft = models
-    return LLM(
-        model=target,
-        dtype="float32",
-        enforce_eager=True,
-        max_model_len=512,
-        max_num_seqs=8,
-        max_num_batched_tokens=512,
-        tensor_parallel_size=tensor_parallel,
-        distributed_executor_backend="uni" if tensor_parallel == 1 else "mp",
-        disable_log_stats=True,
-        enable_prefix_caching=False,
-        additional_config=additional or {},
-        speculative_config={
+    settings: dict[str, Any] = {
+        "model": target,
+        "dtype": "float32",
+        "enforce_eager": True,
+        "max_model_len": 512,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 512,
+        "tensor_parallel_size": tensor_parallel,
+        "distributed_executor_backend": "uni" if tensor_parallel == 1 else "mp",
+        "disable_log_stats": True,
+        "enable_prefix_caching": False,
+        "additional_config": additional or {},
+        "speculative_config": {
             "model": draft,
             "num_speculative_tokens": 4,
             "draft_sample_method": "probabilistic",
             "enable_adaptive_verification": adaptive,
             **speculative,
         },
-    )
+    }
+    return LLM(**settings | (options or {}))
 
 
 def generate(

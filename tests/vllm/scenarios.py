@@ -136,14 +136,27 @@ def _version(shown: dict[str, Any]) -> str:
 
 
 def trimmed(directory: Path) -> dict[str, Any]:
-    """Cost tables that make verification dear."""
+    """Cost tables that make verification dear, too few blocks for all requests, and new weights at the end."""
     service = Service(directory)
     service.start()
     os.environ["ACCEPTD_ADDRESS"] = service.address
     try:
-        llm = engine.start(models(directory), additional={"acceptd": {"workload": "unit"}})
-        engine.generate(llm, 4, 24)
-        return _settled(llm, service) | {"workers": service.ask("workers")}
+        llm = engine.start(
+            models(directory),
+            additional={"acceptd": {"workload": "unit"}},
+            # 4 requests of up to 44 tokens want 8 blocks and more for their drafts.
+            options={"block_size": 32, "num_gpu_blocks_override": 7, "max_model_len": 128},
+        )
+        lengths = [len(tokens) for tokens in engine.generate(llm, 4, 40)]
+        answer = _settled(llm, service) | {"workers": service.ask("workers"), "lengths": lengths}
+        llm.collective_rpc("reload_weights")
+        engine.generate(llm, 2, 12, seed=40)
+        flushed = llm.collective_rpc("acceptd_flush", args=(20.0,))
+        return answer | {
+            "pairs": {pair["key"]["weights_generation"]: pair["observations"] for pair in service.ask("pairs")},
+            "flushed_again": flushed,
+            "watch_again": llm.collective_rpc("watched")[0],
+        }
     finally:
         service.stop()
 

@@ -108,13 +108,28 @@ def test_without_an_address_nothing_happens(stock):
     assert "no address (set ACCEPTD_ADDRESS)" in lines[0]
 
 
-def test_counts_stay_exact_while_vllm_trims(tmp_path):
-    answer = run("trimmed", tmp_path, environment={"ACCEPTD_TEST_COSTS": "steep"})
-    watch, shown = answer["watch"], answer["shown"]
+@pytest.fixture(scope="module")
+def trimmed(tmp_path_factory):
+    return run("trimmed", tmp_path_factory.mktemp("trimmed"), environment={"ACCEPTD_TEST_COSTS": "steep"})
+
+
+def test_counts_stay_exact_while_vllm_trims_and_preempts(trimmed):
+    watch, shown = trimmed["watch"], trimmed["shown"]
     assert shown["observations_by_position"] == watch["observed"][""]
     assert shown["acceptances_by_position"] == watch["accepted"][""]
     assert shown["blocks"] == watch["blocks"][""]
     # It did trim: not every block was verified to its end.
     assert watch["verified"] < 4 * watch["blocks"][""]
-    # The workload label of additional_config arrived.
-    assert [worker["workload"] for worker in answer["workers"]] == ["unit"]
+    # It did preempt: a request came back, to a slot that another may have had in between.
+    assert trimmed["lengths"] == [40] * 4
+    assert watch["admissions"][""] > 4
+
+
+def test_the_workload_label_arrives(trimmed):
+    assert [worker["workload"] for worker in trimmed["workers"]] == ["unit"]
+
+
+def test_new_weights_are_another_pair(trimmed):
+    graded = sum(trimmed["watch_again"]["observed"][""]) - sum(trimmed["watch"]["observed"][""])
+    assert trimmed["flushed_again"][0]["flushed"]
+    assert trimmed["pairs"] == {"0": sum(trimmed["watch"]["observed"][""]), "1": graded}

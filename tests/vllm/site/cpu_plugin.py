@@ -30,6 +30,7 @@ class Watch:
         self.accepted: dict[str, list[int]] = {}
         self.blocks: dict[str, int] = {}
         self.verified = 0
+        self.admissions: dict[str, int] = {}
         self.coefficients: list[tuple[str, str]] = []
 
     def verdict(self, positions: int, slots: list[int], sampled: list[int], rejected: list[int]) -> None:
@@ -53,6 +54,7 @@ class Watch:
             "accepted": self.accepted,
             "blocks": self.blocks,
             "verified": self.verified,
+            "admissions": self.admissions,
             "coefficients": self.coefficients,
         }
 
@@ -105,7 +107,9 @@ def _watch() -> None:
     observe = DraftModelSpeculator.observe_verification
 
     def tagging(self, req_idx, sampling_params):
-        WATCH.tags[req_idx] = (sampling_params.extra_args or {}).get("tag", "")
+        tag = (sampling_params.extra_args or {}).get("tag", "")
+        WATCH.tags[req_idx] = tag
+        WATCH.admissions[tag] = WATCH.admissions.get(tag, 0) + 1
         return add_request(self, req_idx, sampling_params)
 
     def counting(self, idx_mapping, num_sampled, num_rejected):
