@@ -18,21 +18,15 @@ import asyncio
 import json
 import logging
 import sqlite3
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from acceptd.codec import encode_pair_key
-from estimator_service.pair import MAX_RECENT
+from estimator_service.account import Account, history_record, pair_record
 from estimator_service.publication import Publication
 from estimator_service.records import (
     EpochRecord,
     ForgetRecord,
-    HistoryRecord,
     JournalRecord,
-    MarkRecord,
-    PairRecord,
     Record,
-    SnapshotRecord,
 )
 from estimator_service.store_recovery import last_good_path
 from estimator_service.worker import Roster
@@ -53,33 +47,13 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Size of a pair's snapshots, until one was made.
-_FIRST_SNAPSHOT_BYTES = 128 * 1024
-#: Relaxed mode: events may be this many times the size of a snapshot before one takes their place. Making one costs
-#: about as much time as learning from as many bytes; raising it writes more.
-_EVENTS_A_SNAPSHOT = 4
-#: Strict mode: bytes of a pair's journal after which it is folded into a snapshot before its time. A restart replays
-#: at most this much a pair (about a second).
-_MAX_JOURNAL_BYTES = 32 * 1024 * 1024
-#: Seconds between tries to write again after a failure.
+#: Seconds from a failure to the first try to write again, and the most between two: each doubles, since a try collects
+#: the whole state.
 RETRY_SECONDS = 1.0
-
-
-@dataclass
-class _Account:
-    """What is to be written for one pair."""
-
-    pair: Pair
-    last_snapshot: float
-    events: list[JournalRecord] = field(default_factory=list)
-    others: list[Record] = field(default_factory=list)
-    #: Bytes of events since the latest snapshot.
-    bytes: int = 0
-    snapshot_bytes: int = _FIRST_SNAPSHOT_BYTES
-    #: Events were left out of `events`: only a snapshot holds what they did.
-    folded: bool = False
-    dirty: bool = False
-    workers: dict[tuple[str, int], Worker] = field(default_factory=dict)
+_MAX_RETRY_SECONDS = 30.0
+#: Snapshots made at one tick for their age alone. Each takes a few milliseconds of the event loop; raising it lets many
+#: pairs hold it up at once.
+_SNAPSHOTS_A_TICK = 16
 
 
 class Ledger:
@@ -97,9 +71,10 @@ class Ledger:
         self._settings = settings
         self._clock = clock
         self._strict = settings.durability == "strict"
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: dict[str, Account] = {}
         self._writer: StoreWriter | None = None
         self._roster = Roster()
+        self._retry = RETRY_SECONDS
         self._on_commit: Callable[[], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._progress = asyncio.Event()
@@ -135,12 +110,12 @@ class Ledger:
 
     def pair(self, pair: Pair) -> None:
         """Notes a pair; one that is new is written."""
-        account = self._accounts[pair.id] = _Account(pair, self._clock.monotonic())
-        self._note(account, [_pair_record(pair)])
+        account = self._accounts[pair.id] = Account(pair, self._clock.monotonic())
+        self._note(account, pair_record(pair))
 
     def restored(self, pair: Pair) -> None:
         """Notes a pair that came from the store."""
-        self._accounts[pair.id] = _Account(pair, self._clock.monotonic())
+        self._accounts[pair.id] = Account(pair, self._clock.monotonic())
 
     def forget(self, pair: Pair) -> None:
         """Notes that a pair is forgotten."""
@@ -152,7 +127,7 @@ class Ledger:
         """Notes an applied batch; returns the ticket that its answer waits for, 0 for none."""
         account = self._touch(pair, worker)
         size = batch.ByteSize()
-        if self._fold(account, size):
+        if self._folds(account, size):
             return 0
         return self._event(
             account,
@@ -172,7 +147,7 @@ class Ledger:
         """Notes a batch refused for good; returns the ticket that its answer waits for, 0 for none."""
         account = self._touch(pair, worker)
         payload = json.dumps({"reason": reason, "rows": rows}).encode()
-        if self._fold(account, len(payload)):
+        if self._folds(account, len(payload)):
             return 0
         return self._event(
             account,
@@ -183,7 +158,6 @@ class Ledger:
         """Notes a closed round and what it published."""
         self.ticket += 1
         account = self._accounts[pair.id]
-        account.dirty = True
         payload = json.dumps(
             {
                 "elapsed": decision.elapsed,
@@ -191,14 +165,14 @@ class Ledger:
                 "in_force": [decision.in_force.epoch, decision.in_force.counter],
             }
         ).encode()
-        if not self._fold(account, len(payload)):
+        if not self._folds(account, len(payload)):
             self._event(account, JournalRecord(self.ticket, pair.id, "round", payload))
         if decision.publication is not None:
             self.published(pair, decision.publication)
 
     def published(self, pair: Pair, publication: Publication) -> None:
         """Notes a publication."""
-        self._note(self._accounts[pair.id], [_history_record(pair, publication)])
+        self._note(self._accounts[pair.id], history_record(pair, publication))
 
     async def raise_epoch(self, epoch: int) -> None:
         """Returns once `epoch` is on disk, or cannot be now."""
@@ -234,19 +208,23 @@ class Ledger:
         if self._writer is None:
             return
         now = self._clock.monotonic()
-        pause = RETRY_SECONDS if self.trouble is not None else self._settings.commit_seconds
+        pause = self._retry if self.trouble is not None else self._settings.commit_seconds
         if now - self._last_submit < pause or self._writer.pending:
             return
         self._last_submit = now
         if self.trouble is not None:
+            self._retry = min(2 * self._retry, _MAX_RETRY_SECONDS)
             self._writer.submit(self._whole(), self.ticket, whole=True)
             return
         records: list[Record] = []
+        interval = self._settings.snapshot_seconds
+        due = [account for account in self._accounts.values() if account.snapshot_due(now, interval)]
+        due = sorted(due, key=lambda account: account.last_snapshot)[:_SNAPSHOTS_A_TICK]
         for account in self._accounts.values():
             records += account.others
             account.others = []
-            if account.folded or self._snapshot_due(account, now):
-                records += self._snapshot(account)
+            if account.folded or account in due:
+                records += account.snapshot(self.ticket, now, self._clock.wall())
             else:
                 records += account.events
                 account.events = []
@@ -264,6 +242,8 @@ class Ledger:
         if self._settings.store is not None:
             writer.call(_backup(last_good_path(self._settings.store)))
         await asyncio.get_running_loop().run_in_executor(None, writer.stop)
+        if self.trouble is not None:
+            logger.error("store: what came after the latest commit is lost (%s)", self.trouble)
 
     def on_committed(self, ticket: int) -> None:
         """From the writer's thread."""
@@ -284,6 +264,7 @@ class Ledger:
         if self.trouble is not None:
             logger.warning("store: commits again")
             self.trouble = None
+            self._retry = RETRY_SECONDS
         self._progress.set()
         self._progress = asyncio.Event()
         if self._on_commit is not None:
@@ -297,81 +278,42 @@ class Ledger:
         self._progress.set()
         self._progress = asyncio.Event()
 
-    def _touch(self, pair: Pair, worker: Worker) -> _Account:
+    def _touch(self, pair: Pair, worker: Worker) -> Account:
         self.ticket += 1
         account = self._accounts[pair.id]
-        account.dirty = True
         account.workers[worker.key] = worker
         worker.ticket = self.ticket
         return account
 
-    def _fold(self, account: _Account, size: int) -> bool:
-        """Whether the pair's next event is left to the snapshot, which has become smaller than its events."""
-        account.bytes += size
-        if self._strict or self._writer is None:
-            return False
-        if account.bytes > _EVENTS_A_SNAPSHOT * account.snapshot_bytes:
-            account.folded = True
-            account.events = []
-        return account.folded
+    def _folds(self, account: Account, size: int) -> bool:
+        """Whether the pair's next event, of `size` bytes, is left to the snapshot."""
+        return account.grow(size, may_fold=not self._strict and self._writer is not None)
 
-    def _event(self, account: _Account, record: JournalRecord) -> int:
+    def _event(self, account: Account, record: JournalRecord) -> int:
         if self._strict and self._writer is not None:
             self._writer.submit([record], record.ticket)
             return record.ticket
         account.events.append(record)
         return 0
 
-    def _note(self, account: _Account, records: list[Record]) -> None:
+    def _note(self, account: Account, record: Record) -> None:
         if self._strict and self._writer is not None:
-            self._writer.submit(records, self.ticket)
+            self._writer.submit([record], self.ticket)
         else:
-            account.others = [*account.others, *records][-MAX_RECENT:]
-
-    def _snapshot_due(self, account: _Account, now: float) -> bool:
-        if not account.dirty:
-            return False
-        due = now - account.last_snapshot >= self._settings.snapshot_seconds
-        return due or (self._strict and account.bytes > _MAX_JOURNAL_BYTES)
-
-    def _snapshot(self, account: _Account) -> list[Record]:
-        """The pair's state now, with the marks that belong to it."""
-        header, window = account.pair.state()
-        marks = [self._mark(worker) for worker in account.workers.values()]
-        account.last_snapshot = self._clock.monotonic()
-        account.snapshot_bytes = max(len(window), 4096)
-        account.events, account.bytes, account.folded, account.dirty, account.workers = [], 0, False, False, {}
-        text = json.dumps(header)
-        return [*marks, SnapshotRecord(account.pair.id, self.ticket, self._clock.wall(), text, window)]
+            account.note(record)
 
     def _whole(self) -> list[Record]:
-        """All there is to say: what a store that knows nothing of this process needs."""
-        records: list[Record] = [EpochRecord(self.epoch), *(self._mark(worker) for worker in self._roster)]
+        """All there is to say: what a store needs that knows nothing of this process."""
+        now, wall = self._clock.monotonic(), self._clock.wall()
+        records: list[Record] = [EpochRecord(self.epoch), *(worker.mark() for worker in self._roster)]
         for account in self._accounts.values():
-            pair = account.pair
-            account.others = []
-            records.append(_pair_record(pair))
-            records += [_history_record(pair, publication) for publication in pair.recent()]
-            records += self._snapshot(account)
+            records += account.whole(self.ticket, now, wall)
         return records
-
-    def _mark(self, worker: Worker) -> MarkRecord:
-        return MarkRecord(worker.name, worker.incarnation, worker.pair, worker.last_sequence, self.ticket)
 
     def _back_up(self) -> None:
         self._last_backup = self._clock.monotonic()
         if self._writer is not None and self._settings.store is not None:
             self._writer.call(_backup(last_good_path(self._settings.store)))
-
-
-def _pair_record(pair: Pair) -> PairRecord:
-    return PairRecord(pair.id, encode_pair_key(pair.key).SerializeToString(deterministic=True), pair.first_seen)
-
-
-def _history_record(pair: Pair, publication: Publication) -> HistoryRecord:
-    version = publication.version
-    body = json.dumps(publication.to_json())
-    return HistoryRecord(pair.id, version.epoch, version.counter, publication.wall, publication.cause, body)
 
 
 def _backup(target: Path) -> Callable[[Store], None]:

@@ -37,7 +37,7 @@ def restore(fleet: Fleet, store: Store) -> None:
     """Fills an empty fleet from the store: pairs as of their latest event, and high-water marks."""
     for mark in store.marks():
         worker = fleet.roster.get(mark.worker, mark.incarnation, mark.pair)
-        worker.last_sequence, worker.restored = mark.sequence, True
+        worker.last_sequence, worker.ticket, worker.restored = mark.sequence, mark.touched, True
     for record in store.pairs():
         try:
             key = decode_pair_key(types_pb2.PairKey.FromString(record.key))
@@ -83,7 +83,8 @@ def _replay(fleet: Fleet, pair: Pair, event: JournalRecord) -> None:
         pair.replay_round(value["elapsed"], Version(*value["in_force"]), value["held"])
         return
     worker = fleet.roster.get(event.worker, event.incarnation, pair.id)
-    worker.last_sequence, worker.restored = max(worker.last_sequence, event.sequence), True
+    worker.last_sequence, worker.ticket = max(worker.last_sequence, event.sequence), event.ticket
+    worker.restored = True
     if event.kind == "batch":
         batch = estimator_pb2.ObservationBatch.FromString(event.payload)
         version = decode_version(batch.version) if batch.HasField("version") else None

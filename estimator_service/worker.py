@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from acceptd.v1 import estimator_pb2
+from estimator_service.records import MarkRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +47,10 @@ class Worker:
     def key(self) -> WorkerKey:
         """(name, incarnation)."""
         return self.name, self.incarnation
+
+    def mark(self) -> MarkRecord:
+        """Its high-water mark as a row."""
+        return MarkRecord(self.name, self.incarnation, self.pair, self.last_sequence, self.ticket)
 
     def refuse(self, version: Version, why: str) -> None:
         """Notes that the worker did not take `version`."""
