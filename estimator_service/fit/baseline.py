@@ -117,12 +117,13 @@ class Baseline:
 
     def score(self, sums: Floats) -> Score:
         """Score of one round's sums (n, accepted, x), float64[3, S, K, NUM_BINS], undecayed."""
-        cells = Cells.of(sums, KNOTS)
-        eta = linear_predictor(cells, Point(self.slopes, self.intercepts))
-        watched = self.known[:, None]
+        watched = np.flatnonzero(self.known & sums[0].any(axis=(1, 2)))
+        cells = Cells.of(sums[:, watched], KNOTS)
+        intercepts = self.intercepts[watched]
+        eta = linear_predictor(cells, Point(self.slopes[watched], intercepts))
         residual, weight = _moments(cells, eta)
-        gradient = (residual.sum(axis=2) * watched).sum(axis=0)
-        information = (weight.sum(axis=2) * watched).sum(axis=0)
+        gradient = residual.sum(axis=(0, 2))
+        information = weight.sum(axis=(0, 2))
         shift = np.zeros(cells.n.shape[:2])
         for _ in range(_ROUND_STEPS):
             residual, weight = _moments(cells, eta + shift[:, :, None])
@@ -130,13 +131,13 @@ class Baseline:
             shift += np.clip(step / (weight.sum(axis=2) + _ROUND_PRECISION), -1.0, 1.0)
         residual, weight = _moments(cells, eta + shift[:, :, None])
         total = weight.sum(axis=2)
-        direction = (eta - self.intercepts[:, :, None]) / max(self.line_slope, _MIN_SLOPE)
+        direction = (eta - intercepts[:, :, None]) / max(self.line_slope, _MIN_SLOPE)
         mean = np.divide((weight * direction).sum(axis=2), total, out=np.zeros_like(total), where=total > 0)
         centred = direction - mean[:, :, None]
         blocks, above = _first_drafts(sums[0])
         return Score(
-            slope=float(((residual * centred).sum(axis=2) * watched).sum()),
-            slope_information=float(((weight * centred**2).sum(axis=2) * watched).sum()),
+            slope=float((residual * centred).sum()),
+            slope_information=float((weight * centred**2).sum()),
             intercepts=gradient,
             intercept_information=information,
             blocks=blocks,

@@ -11,10 +11,9 @@ once the slope had its say. After a name, a new baseline is learned from the rou
 
 from __future__ import annotations
 
-import io
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +73,8 @@ VERDICT_ERROR: Final = 0.02
 #: serve in its place.
 VERDICT_BLOCKS: Final = 6_000
 
-#: Layout of a snapshot.
-_FORMAT: Final = 1
+#: Rounds for which a drift is news.
+REMARK_ROUNDS: Final = 100
 
 
 class DriftKind(StrEnum):
@@ -119,6 +118,7 @@ class DriftDetector:
         self._sizes = sizes(positions)
         self._dispersion = RoundNoise.start(prior_dispersion(positions))
         self._round = 0
+        self._last: Drift | None = None
         self._start()
 
     def _start(self) -> None:
@@ -144,6 +144,11 @@ class DriftDetector:
         highest = self._cusum.statistic.max(axis=0) / self._cusum.threshold
         return {DriftKind.PAIR: float(highest[SLOPE]), DriftKind.WORKLOAD: float(highest[SLOPE + 1 :].max())}
 
+    def remarks(self) -> tuple[str, ...]:
+        """The latest drift, one line, as long as it is news."""
+        ago = self._round - self._last.round if self._last else REMARK_ROUNDS
+        return (f"{self._last} ({ago} rounds ago)",) if ago < REMARK_ROUNDS else ()
+
     def update(self, sums: Floats, *, untrimmed: bool = True) -> Drift | None:
         """Add one round and return what it names, if anything.
 
@@ -155,6 +160,7 @@ class DriftDetector:
         named = None
         if self._baseline is not None:
             named = self._watch(self._baseline, self._baseline.score(sums), untrimmed)
+            self._last = named or self._last
             if named is not None or self._baseline_was_off():
                 self._start()
                 return named
@@ -229,43 +235,6 @@ class DriftDetector:
             describe(int(stream), self._baseline, float(shift), float(error)),
         )
 
-    def to_bytes(self) -> bytes:
-        """All state, without a checksum. Equal states give equal bytes."""
-        arrays: dict[str, NDArray[np.generic]] = {
-            "shape": np.array([_FORMAT, self._segments, self._positions], np.int64),
-            "rounds": np.array([self._round, self._learned_rounds, self._frozen_rounds], np.int64),
-            "observations": np.array([self._frozen_at, self._tried_at]),
-        }
-        if self._learning is not None:
-            arrays["learning"] = self._learning
-        for name, part in (("baseline", self._baseline), ("cusum", self._cusum), ("dispersion", self._dispersion)):
-            if part is not None:
-                arrays |= {f"{name}.{item.name}": np.asarray(getattr(part, item.name)) for item in fields(part)}
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, allow_pickle=False, **arrays)
-        return buffer.getvalue()
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> DriftDetector:
-        """The detector of `to_bytes`. Raises ValueError if it is not one of this version."""
-        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-            arrays = dict(stored)
-        form, segments, positions = arrays["shape"].tolist()
-        if form != _FORMAT:
-            raise ValueError(f"drift snapshot has format {form}; accepted: {_FORMAT}")
-        detector = cls(segments, positions)
-        detector._round, detector._learned_rounds, detector._frozen_rounds = arrays["rounds"].tolist()
-        detector._frozen_at, detector._tried_at = arrays["observations"].tolist()
-        detector._learning = arrays.get("learning")
-        detector._cusum = Cusum(**_part(arrays, "cusum"))
-        detector._dispersion = RoundNoise(**_part(arrays, "dispersion"))
-        if "baseline.slopes" in arrays:
-            detector._baseline = Baseline(**_part(arrays, "baseline"))
-        return detector
-
-
-def _part(arrays: dict[str, NDArray[np.generic]], name: str) -> dict[str, Any]:
-    """Fields of one part; those without a dimension as Python numbers."""
-    prefix = f"{name}."
-    found = {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}
-    return {key: value if value.ndim else value.item() for key, value in found.items()}
+#: What a detector holds, for snapshots of it (`snapshot.pack`).
+KINDS: Final = (DriftDetector, Drift, Baseline, Cusum, RoundNoise)

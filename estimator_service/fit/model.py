@@ -30,9 +30,11 @@ from estimator_service.fit.dispersion import (
     sandwich_errors,
     typical_dispersion,
 )
+from estimator_service.fit.drift import KINDS as DRIFT_KINDS
+from estimator_service.fit.drift import Drift, DriftDetector
 from estimator_service.fit.forms import LINE, LINK, SEGMENTED, Choice, Points, fit_window, refine, to_coefficients
 from estimator_service.fit.guard import Sample, reason_to_hold
-from estimator_service.fit.histogram import Floats, Graded, Rows, grade, histogram, sums_by
+from estimator_service.fit.histogram import NUM_SLOTS, Floats, Graded, Rows, grade, histogram, sums_by
 from estimator_service.fit.journal import Chunk, Journal
 from estimator_service.fit.knots import choose_knots
 from estimator_service.fit.line import adequate_line, line_errors
@@ -79,6 +81,7 @@ class PairModel:
         self._windows = Windows.empty(k)
         self._judge = Judge()
         self._choice = Choice()
+        self._drift = DriftDetector(NUM_SLOTS, k)
         self._original = RoundNewton.initial(k)
         self._knots: tuple[float, ...] = ()
         self._base: Points | None = None
@@ -97,7 +100,8 @@ class PairModel:
         self._scores = ScoreSums.empty(self.num_positions)
         self._newest = np.zeros((3, 1, self.num_positions, NUM_BINS))
         self._sample = Sample.of(np.zeros((3, 1, self.num_positions, NUM_BINS)))
-        self._blocks = self._observations = 0
+        self._blocks = self._observations = self._whole_blocks = 0
+        self._drifts: tuple[Drift, ...] = ()
         self._notices: tuple[str, ...] = ()
 
     @property
@@ -161,6 +165,7 @@ class PairModel:
                 self._original.add(graded.position, graded.x, graded.accepted, confidence)
             self._blocks += len(rows.accepted)
             self._observations += len(graded.x)
+            self._whole_blocks += int((rows.admitted == k).sum())
         if self._journal.full:
             self._merge()
 
@@ -193,6 +198,7 @@ class PairModel:
         self._unbiased_calibration.extend(other._unbiased_calibration)
         self._scores = self._scores + other._scores
         self._blocks += other._blocks
+        self._whole_blocks += other._whole_blocks
         self._observations += other._observations
         if self._journal.full:
             self._merge()
@@ -242,6 +248,8 @@ class PairModel:
         self._windows.learn(rows, sums, self.settings)
         self._scores = self._scores + rows.scores
         self._newest, self._sample = sums.sum(axis=1, keepdims=True), sample
+        named = self._drift.update(sums, untrimmed=self._whole_blocks >= _UNTRIMMED * self._blocks)
+        self._drifts += () if named is None else (named,)
 
     def _judged(self) -> Learned | None:
         """The journal's rows of workers in good standing, by their judgement on these rows; None if there are none."""
@@ -314,8 +322,10 @@ class PairModel:
             log_losses=self._choice.means(),
             forms=dict(self._forms),
             unbiased=self._unbiased_calibration.scores(),
+            drifts=self._drifts,
+            drift_scores=self._drift.scores,
             quarantined=self._judge.quarantined,
-            notices=self._notices + windows.remarks(),
+            notices=self._notices + windows.remarks() + self._drift.remarks(),
         )
 
     def _original_round(self) -> Round:
@@ -339,10 +349,15 @@ class PairModel:
             segmented=False,
             blocks=self._blocks,
             observations=self._observations,
+            drifts=self._drifts,
+            drift_scores=self._drift.scores,
             quarantined=self._judge.quarantined,
-            notices=self._notices,
+            notices=self._notices + self._drift.remarks(),
         )
 
+
+#: Share of blocks verified whole from which a round counts as untrimmed; a few end early with their request.
+_UNTRIMMED: Final = 0.95
 
 #: Attributes that a snapshot leaves out.
 _TRANSIENT: Final = frozenset({"settings", "_compiled"})
@@ -369,5 +384,6 @@ _KINDS: Final[dict[str, type]] = {
         Windows,
         WorkerRecord,
         WorkloadTables,
+        *DRIFT_KINDS,
     )
 }

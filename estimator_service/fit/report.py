@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from acceptd.types import Coefficients
+from estimator_service.fit.drift import Drift, DriftKind
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Round:
     forms: candidate of every form fitted ("line", "link", "link+segments") for all labels together.
     unbiased: calibration on explored and shadow rows alone, weighted by 1/propensity; None without such rows.
     log_losses: decayed prequential log-loss of each form tried ("line", "link", "link+segments", ...), nats.
+    drifts: changes named in this round. drift_scores: evidence for each kind as a share of what names it.
     quarantined: worker → reason, of all that are set aside now. notices: one line each, for people.
     blocks, observations: graded in this round, those of quarantined workers left out.
     """
@@ -74,5 +76,7 @@ class Round:
     log_losses: dict[str, float] = field(default_factory=dict)
     forms: dict[str, Coefficients] = field(default_factory=dict)
     unbiased: Calibration | None = None
+    drifts: tuple[Drift, ...] = ()
+    drift_scores: dict[DriftKind, float] = field(default_factory=dict)
     quarantined: dict[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()

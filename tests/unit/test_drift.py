@@ -8,9 +8,13 @@ from river.drift import ADWIN, PageHinkley
 
 from acceptd.segments import Segment
 from estimator_service.fit.cusum import share_ratio
+from estimator_service.fit.drift import KINDS as PARTS
 from estimator_service.fit.drift import DriftDetector, DriftKind
 from estimator_service.fit.histogram import NUM_SLOTS
+from estimator_service.fit.snapshot import pack, unpack
 from estimator_service.fit.streams import SLOPE, evidence
+
+KINDS = {kind.__name__: kind for kind in PARTS}
 
 
 def detector():
@@ -147,15 +151,15 @@ def test_a_snapshot_continues_bit_for_bit():
     for cut in (3, 12, 33):
         first = detector()
         before = watch(rounds[:cut], first)
-        second = DriftDetector.from_bytes(first.to_bytes())
-        assert second.to_bytes() == first.to_bytes()
+        second = unpack(pack(first, KINDS), KINDS)
+        assert pack(second, KINDS) == pack(first, KINDS)
         assert before + watch(rounds[cut:], second) == expected
-        assert second.to_bytes() == whole.to_bytes()
+        assert pack(second, KINDS) == pack(whole, KINDS)
 
 
 def test_state_is_small():
     found = DriftDetector(NUM_SLOTS, 64)
-    assert len(found.to_bytes()) < 50_000
+    assert len(pack(found, KINDS)) < 50_000
 
 
 def test_share_ratio_is_the_binomial_log_likelihood_ratio():
@@ -212,3 +216,24 @@ def test_river_agrees_on_the_same_stream_of_slope_scores():
         assert drift.kind is DriftKind.PAIR
         assert abs(when["page-hinkley"] - drift.round) <= 5
         assert when.get("adwin", len(rounds)) >= drift.round
+
+
+def test_a_pair_names_its_drift_and_goes_on_doing_so_after_a_restart():
+    from fit_streams import blocks_of, close
+
+    from acceptd.types import prior
+    from estimator_service.fit.model import PairModel
+
+    rng = np.random.default_rng(11)
+    model, in_force, found = PairModel(4), prior(4), []
+    for i in range(60):
+        if i == 35:
+            model = PairModel.from_bytes(model.to_bytes())
+        batches = [blocks_of(rng, 320, 0.5 if i < 40 else 0.7, (0.2, 0.0, -0.2, -0.4)) for _ in range(2)]
+        outcome, in_force = close(model, batches, in_force)
+        found += outcome.drifts
+        if i == 45:
+            assert any("pair drift" in notice for notice in outcome.notices)
+            assert set(outcome.drift_scores) == {"pair", "workload"}
+    assert [drift.kind for drift in found] == [DriftKind.PAIR]
+    assert 40 < found[0].round <= 50
