@@ -23,7 +23,9 @@ from estimator_service.cli.client import InspectClient
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with serving("--metrics-listen", "127.0.0.1:0", "--round-blocks", "500", "--round-min-seconds", "0") as running:
+    # Rounds end by blocks alone: two commands in a row see the same state, however long the second one takes.
+    rounds = ["--round-blocks", "500", "--round-min-seconds", "0", "--round-seconds", "3600"]
+    with serving("--metrics-listen", "127.0.0.1:0", "--publish-max-age-seconds", "3600", *rounds) as running:
         running.replay("0/8", worker="w0")
         yield running
 
