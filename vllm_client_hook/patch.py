@@ -243,6 +243,9 @@ def _admitting(add_request: Any, estimator: Any, *, custom: bool) -> Any:
     from inspect import signature  # noqa: PLC0415 (used once, at load)
 
     shape = signature(add_request)
+    if not {"req_idx", "sampling_params"} <= set(shape.parameters):
+        raise UnsupportedVllm(f"this engine's sampler takes requests as {shape}")
+    failed = False
 
     @functools.wraps(add_request)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -250,8 +253,13 @@ def _admitting(add_request: Any, estimator: Any, *, custom: bool) -> Any:
         try:
             given = shape.bind(*args, **kwargs).arguments
             estimator.admit(given["req_idx"], given["sampling_params"], custom_processors=custom)
-        except Exception:
-            logger.exception("acceptd: a request could not be noted; its slot keeps the previous flags")
+        except Exception as error:
+            # Said once: it would come with every request. No verdict is graded on flags that may be another's.
+            nonlocal failed
+            if not failed:
+                failed = True
+                logger.exception("acceptd: a request could not be noted; this worker no longer reports")
+                estimator.frozen = f"admission: {type(error).__name__}: {error}"
         return result
 
     return wrapper
