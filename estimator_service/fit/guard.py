@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from acceptd.bins import NUM_BINS
 from acceptd.errors import WireError
 from acceptd.limits import MAX_INTERCEPT
 from acceptd.types import Coefficients
-from estimator_service.fit.histogram import Floats, Ints
+from estimator_service.fit.histogram import Floats
 from estimator_service.fit.newton import Point
 from estimator_service.fit.predict import Predictor
 
@@ -22,13 +23,16 @@ MIN_COMPARED: Final = 200.0
 
 @dataclass(frozen=True)
 class Sample:
-    """Non-empty cells of a round, M of them. segment, position: int64[M]; n, accepted, x (mean): float64[M]."""
+    """Non-empty cells of a round, M of them, kept small.
 
-    segment: Ints
-    position: Ints
+    segment, position: uint8[M]. n, accepted: float64[M]. x: float32[M], the mean.
+    """
+
+    segment: NDArray[np.uint8]
+    position: NDArray[np.uint8]
     n: Floats
     accepted: Floats
-    x: Floats
+    x: NDArray[np.float32]
 
     @staticmethod
     def of(sums: Floats) -> Sample:
@@ -36,7 +40,8 @@ class Sample:
         n, accepted, sum_x = sums.reshape(3, -1)
         used = np.flatnonzero(n)
         k = sums.shape[2]
-        return Sample(used // (k * NUM_BINS), used // NUM_BINS % k, n[used], accepted[used], sum_x[used] / n[used])
+        segment, position = (used // (k * NUM_BINS)).astype(np.uint8), (used // NUM_BINS % k).astype(np.uint8)
+        return Sample(segment, position, n[used], accepted[used], (sum_x[used] / n[used]).astype(np.float32))
 
     @property
     def total(self) -> float:
@@ -45,7 +50,8 @@ class Sample:
 
     def loss(self, value: Coefficients) -> float:
         """Log-loss of coefficients, nats, summed."""
-        z = Predictor.of(value).log_odds(self.segment, self.position, self.x)
+        segment, position = self.segment.astype(np.int64), self.position.astype(np.int64)
+        z = Predictor.of(value).log_odds(segment, position, self.x.astype(np.float64))
         return float((self.n * (np.log1p(np.exp(-np.abs(z))) + np.maximum(z, 0.0)) - self.accepted * z).sum())
 
     def constant_loss(self) -> float:

@@ -13,10 +13,10 @@ from estimator_service.fit.histogram import Floats, Ints
 
 #: Observations kept before they are judged and merged without waiting for the round's end. 14 bytes each; raising it
 #: judges workers on more of their rows at once.
-CAPACITY: Final = 32_768
+CAPACITY: Final = 16_384
 
 #: The same in batches, each of which costs some 800 bytes (K = 16) beside its rows.
-MAX_BATCHES: Final = 256
+MAX_BATCHES: Final = 128
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ _STEPS: Final = 6
 class WorkerRecord:
     """What is remembered of one worker: decayed sums of `Recalibration`'s values, weighted by information.
 
-    reason: why it is in quarantine, "" if it is not. clean: judgements in a row without fault since. last_round: heard.
+    reason: why it is in quarantine, "" if it is not. clean: judgements in a row without fault since.
     """
 
     information: float = 0.0
@@ -66,7 +66,6 @@ class WorkerRecord:
     scarcer: float = 0.0
     reason: str = ""
     clean: int = 0
-    last_round: int = 0
 
 
 @dataclass(frozen=True)
@@ -157,8 +156,9 @@ class Judge:
         self.rounds += 1
         self.dispersion = dispersion if self.rounds == 1 else _MEMORY * self.dispersion + (1 - _MEMORY) * dispersion
         for i, name in enumerate(names):
-            record = self.records.setdefault(name, WorkerRecord())
-            record.last_round = self.rounds
+            # Taken out and put back at the end: the records stay in order of when they were last heard of.
+            record = self.records.pop(name, None) or WorkerRecord()
+            self.records[name] = record
             if found.n[i] < _MIN_OBSERVATIONS:
                 continue
             for attribute, value in (
@@ -172,7 +172,7 @@ class Judge:
             ):
                 setattr(record, attribute, getattr(record, attribute) * _MEMORY + float(value))
         while len(self.records) > MAX_WORKERS:
-            del self.records[min(self.records, key=lambda name: self.records[name].last_round)]
+            del self.records[next(iter(self.records))]
         judged = [name for name, n in zip(names, found.n, strict=True) if n >= _MIN_OBSERVATIONS]
         if len(self.records) < 2 or not judged:
             return ()

@@ -19,8 +19,12 @@ from estimator_service.fit.predict import segment_coefficients
 #: memory for its tables.
 MAX_LABELS: Final = 7
 
-#: (label, segment) tables at most; further segments of a label follow the label's line. K·3 KB each.
-MAX_TABLES: Final = 12
+#: Positions that (label, segment) tables may have in all, 3 KB each; further segments of a label follow its line.
+#: Raising it gives more labels segments of their own.
+_TABLE_POSITIONS: Final = 128
+
+#: Tables at least and at most, whatever K: one for each label, and no more than a refit has time for.
+_FEWEST_TABLES, _MOST_TABLES = MAX_LABELS + 1, 24
 
 
 @dataclass
@@ -50,7 +54,7 @@ class WorkloadTables:
         # The commonest segment first: if tables run out, the label has at least that.
         for slot in np.argsort(-by_slot, kind="stable")[: np.count_nonzero(by_slot)].tolist():
             reserved = self._missing() if label in self.labels else 0
-            if (label, slot) in self.tables or len(self.tables) < MAX_TABLES - reserved:
+            if (label, slot) in self.tables or len(self.tables) < self._room - reserved:
                 self.tables[label, slot] = self.tables.get((label, slot), 0.0) + sums[:, slot]
 
     def add(self, other: WorkloadTables) -> None:
@@ -59,6 +63,11 @@ class WorkloadTables:
             sums = np.zeros((3, slot + 1, *table.shape[1:]))
             sums[:, slot] = table
             self.merge(label, sums, float("inf"))
+
+    @property
+    def _room(self) -> int:
+        """Tables at most."""
+        return min(max(_TABLE_POSITIONS // self.num_positions, _FEWEST_TABLES), _MOST_TABLES)
 
     def _missing(self) -> int:
         """Tables to hold back for labels that have none yet."""

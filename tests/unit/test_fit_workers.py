@@ -88,3 +88,16 @@ def test_a_flood_from_one_worker_weighs_at_most_four_medians():
     own = sorted(int(batch.observed.sum()) for batch in batches)
     evidence = sum(outcome.coefficients[""].evidence)
     assert evidence == pytest.approx(sum(own[:4]) + 4 * own[2], rel=1e-6)
+
+
+def test_records_are_bounded_and_the_longest_unheard_of_goes():
+    from estimator_service.fit.workers import MAX_WORKERS, Judge, Recalibration
+
+    judge = Judge()
+    for start in range(0, MAX_WORKERS + 500, 500):
+        names = tuple(f"w{i}" for i in range(start, start + 500))
+        ones = np.ones(500)
+        judge.judge(names, Recalibration(ones, ones, ones, ones, ones, ones, ones, ones), 1.0)
+    assert len(judge.records) == MAX_WORKERS
+    assert "w0" not in judge.records
+    assert f"w{start + 499}" in judge.records
