@@ -11,6 +11,7 @@ from acceptd.errors import TooLarge, WireError
 from acceptd.limits import MAX_KNOTS, MAX_WORKER_BYTES, MAX_WORKLOAD_BYTES
 from acceptd.segments import MAX_SEGMENTS
 from estimator_service.board import Board
+from estimator_service.log_limit import LogLimit
 from estimator_service.outbox import Ending
 from estimator_service.pair import Pair
 from estimator_service.publication import Publication
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from estimator_service.metrics import Metrics
 
 logger = logging.getLogger(__name__)
+logger.addFilter(LogLimit())
 
 #: Epochs that a worker may bring from elsewhere. Above it, ours could not be raised over it and still fit the store.
 MAX_FOREIGN_EPOCH = 2**62
@@ -82,7 +84,7 @@ class Fleet:
         session = Session(self, pair, worker, hello, peer)
         self.sessions[identity] = session
         self.empty.clear()
-        logger.info("worker %s (%016x) of %s connected from %s", *identity, pair.id, peer)
+        logger.info("worker %r (%016x) of %s connected from %s", *identity, pair.id, peer)
         return session
 
     def disconnect(self, session: Session) -> None:
@@ -169,7 +171,7 @@ class Fleet:
             epoch = held.epoch + 1
             await self.ledger.raise_epoch(epoch)
             if epoch > self.epoch:
-                logger.warning("worker %s holds version %s: epoch %d → %d", hello.worker, held, self.epoch, epoch)
+                logger.warning("worker %r holds version %s: epoch %d → %d", hello.worker, held, self.epoch, epoch)
                 self.epoch = epoch
                 for each in self.pairs.values():
                     each.epoch = epoch

@@ -13,16 +13,19 @@ from acceptd.errors import AcceptdError, IncompatiblePeer, WireError
 from acceptd.retry_info import STATUS_DETAILS_KEY, encode_retry_info
 from acceptd.v1 import estimator_pb2
 from estimator_service.fleet import Busy
+from estimator_service.log_limit import LogLimit
 from estimator_service.outbox import Ending
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from estimator_service.fleet import Fleet
-    from estimator_service.outbox import Outbox
+    from estimator_service.log_limit import LogLimit
+from estimator_service.outbox import Outbox
     from estimator_service.session import Session
 
 logger = logging.getLogger(__name__)
+logger.addFilter(LogLimit())
 
 SERVICE = "acceptd.v1.Estimator"
 
@@ -151,7 +154,7 @@ async def _receive(session: Session, requests: AsyncIterator[estimator_pb2.Strea
             session.end(_ending(error))
             return
         except Exception:
-            logger.exception("a message of worker %s of %s failed", session.worker.name, session.pair.id)
+            logger.exception("a message of worker %r of %s failed", session.worker.name, session.pair.id)
             session.end(Ending("INTERNAL", "a message failed inside the service; its log says how"))
             return
     outbox.finish()
