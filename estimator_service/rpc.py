@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from estimator_service.fleet import Fleet
-    from estimator_service.log_limit import LogLimit
-from estimator_service.outbox import Outbox
+    from estimator_service.outbox import Outbox
     from estimator_service.session import Session
 
 logger = logging.getLogger(__name__)
