@@ -14,7 +14,7 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 VLLM_STAMP := $(VLLM_VENV)/.installed-acceptd
 
-.PHONY: help setup demo test test-vllm check bench proto docs protobuf-range clean
+.PHONY: help setup demo test test-vllm check bench proto docs screenshots protobuf-range clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +49,9 @@ proto: $(DEV_STAMP) ## generates the Python of proto/acceptd/v1 anew
 docs: $(DEV_STAMP) ## writes the generated parts of docs/ anew
 	$(BIN)/python tools/generate_configuration.py
 	$(BIN)/acceptd replay examples/smollm2-skip3.parquet --plot docs/images/replay
+
+screenshots: $(RUN_STAMP) ## draws the terminal's pictures in docs/images anew
+	$(BIN)/python tools/make_screenshots.py
 
 protobuf-range: $(RUN_STAMP) ## loads the generated code with the oldest, the middle and the newest protobuf allowed
 	$(BIN)/python tools/check_protobuf_range.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -159,16 +160,16 @@ def _positions(state: inspect_pb2.PairState) -> Table:
 
 
 def _segments(state: inspect_pb2.PairState) -> Table:
-    out = table("segment", "~slope by piece", "~intercepts", title="Segments of the link")
+    out = table("~segment", "~slope by piece", "~intercepts", title="Segments of the link")
+    alike: dict[tuple[tuple[float, ...], tuple[float, ...]], list[str]] = {}
     for segment in state.coefficients.segments:
-        pieces, total = [], 0.0
-        for slope in segment.slopes:
-            total += slope
-            pieces.append(number(total, 2))
+        values = (tuple(segment.slopes), tuple(segment.intercepts))
+        alike.setdefault(values, []).append(jsonable.segment_name(segment.segment))
+    for (slopes, intercepts), names in alike.items():
         out.add_row(
-            jsonable.segment_name(segment.segment),
-            " ".join(pieces),
-            " ".join(number(value, 2, sign=True) for value in segment.intercepts),
+            " ".join(names),
+            " ".join(number(slope, 2) for slope in itertools.accumulate(slopes)),
+            " ".join(number(value, 2, sign=True) for value in intercepts),
         )
     if state.coefficients.knots:
         out.caption = "pieces meet at x = " + ", ".join(number(knot, 2) for knot in state.coefficients.knots)

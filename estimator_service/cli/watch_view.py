@@ -18,6 +18,9 @@ from estimator_service.cli.output import NONE, ago, count, facts, number, share,
 #: Looks that a sparkline shows. With them the view is 80 columns wide.
 LOOKS: Final = 32
 
+#: Shortest time over which a rate is taken, seconds: two looks in a row can be a millisecond apart.
+RATE_SECONDS: Final = 0.1
+
 #: Characters of an intercept's bar; the middle one is 0. Odd.
 BAR: Final = 33
 
@@ -83,12 +86,16 @@ class WatchView:
         self._rates: deque[float] = deque(maxlen=LOOKS)
         self._state = inspect_pb2.PairState()
         self._now = 0.0
+        self._counted: tuple[int, float] | None = None
 
     def add(self, state: inspect_pb2.PairState, now: float) -> None:
         """One more look, at `now` seconds since the epoch."""
-        if self._now and now > self._now:
-            new = sum(state.observations) - sum(self._state.observations)
-            self._rates.append(max(new, 0) / (now - self._now))
+        total = sum(state.observations)
+        if self._counted is None:
+            self._counted = (total, now)
+        elif now - self._counted[1] >= RATE_SECONDS:
+            self._rates.append(max(total - self._counted[0], 0) / (now - self._counted[1]))
+            self._counted = (total, now)
         scored = state.calibration.observations > 0
         self._slopes.append(state.coefficients.line.slopes[0])
         self._losses.append(state.calibration.log_loss if scored else float("nan"))
