@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from acceptd.types import Coefficients, PairKey, Version, prior
 from acceptd.v1.types_pb2 import ExclusionReason, Mode
 from estimator_service.counters import Counters
+from estimator_service.drift_log import DriftLog
 from estimator_service.fit.model import PairModel
 from estimator_service.fit.publish import should_publish
 from estimator_service.fit.settings import FitSettings
@@ -66,6 +67,7 @@ class Pair:
         self.last_held = ""
         self.last_refit_seconds = 0.0
         self.last_round: Round | None = None
+        self.drift_log = DriftLog()
         self._settings = settings
         self._clock = clock
         self._model = self._new_model()
@@ -162,6 +164,8 @@ class Pair:
         self._round_began = self._clock.monotonic()
         self.last_refit_seconds = self._round_began - began
         self.last_round = closed
+        # A round that is replayed after a restart names its changes again, at the time of the restart.
+        self.drift_log.add(closed.drifts, self._clock.wall())
         self._first_pending = None
         self.refits_done += 1
         return closed
@@ -249,6 +253,7 @@ class Pair:
                 "refits_done": self.refits_done,
                 "refits_held": dict(self.refits_held),
                 "last_held": self.last_held,
+                "drifts": self.drift_log.to_json(),
             },
             self._model.to_bytes(),
         )
@@ -259,6 +264,8 @@ class Pair:
         self.refits_done = header["refits_done"]
         self.refits_held = Counter(header["refits_held"])
         self.last_held = header["last_held"]
+        # Absent from what an earlier version wrote.
+        self.drift_log = DriftLog.from_json(header.get("drifts", []))
         self._model = PairModel.from_bytes(window, self._fit_settings())
         self._first_pending = self._clock.monotonic() if self.pending_blocks else None
 

@@ -9,6 +9,7 @@ from acceptd.v1 import inspect_pb2, types_pb2
 from acceptd.v1.estimator_pb2 import RejectReason
 
 if TYPE_CHECKING:
+    from estimator_service.drift_log import DriftEvent
     from estimator_service.fit.report import Calibration
     from estimator_service.fleet import Fleet
     from estimator_service.pair import Pair
@@ -69,6 +70,7 @@ def pair_state(fleet: Fleet, pair: Pair) -> inspect_pb2.PairState:
         mode=pair.mode,
         notices=last.notices if last else (),
         totals=_totals(fleet, pair),
+        drifts=[drift_entry(event) for event in pair.drift_log.newest_first()],
     )
     if last and last.calibration:
         state.calibration.CopyFrom(calibration_message(last.calibration))
@@ -100,6 +102,24 @@ def calibration_message(value: Calibration) -> inspect_pb2.Calibration:
         ece_by_position=value.ece_by_position,
         gap_by_position=value.gap_by_position,
         survival_ece=value.survival_ece,
+        reliability=[
+            inspect_pb2.ReliabilityBin(observations=count, predicted=predicted, observed=observed)
+            for count, predicted, observed in value.reliability
+        ],
+    )
+
+
+def drift_entry(event: DriftEvent) -> inspect_pb2.DriftEntry:
+    """Named change → message."""
+    return inspect_pb2.DriftEntry(
+        at_seconds=event.at,
+        kind=event.kind,
+        cause=event.cause,
+        slope=event.slope,
+        slope_error=event.slope_error,
+        intercept=event.intercept,
+        intercept_error=event.intercept_error,
+        delay_rounds=event.delay,
     )
 
 

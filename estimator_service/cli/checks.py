@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from acceptd.v1 import inspect_pb2, types_pb2
-from estimator_service.cli import jsonable
+from estimator_service import jsonable
 from estimator_service.cli.output import count, counts, share
 
 #: Clocks that differ by more make ages in tables and dashboards misleading; NTP keeps them within a fraction of it.

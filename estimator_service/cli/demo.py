@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from acceptd.v1 import inspect_pb2
-from estimator_service.cli import jsonable
+from estimator_service import jsonable
 from estimator_service.cli.client import CommandFailed, InspectClient
 from estimator_service.cli.demo_processes import DemoService, DemoWorkers
 from estimator_service.cli.options import Json

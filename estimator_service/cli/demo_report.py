@@ -14,7 +14,7 @@ from rich.text import Text
 from acceptd import codec
 from acceptd.types import Coefficients, prior
 from acceptd.v1 import inspect_pb2
-from estimator_service.cli import jsonable
+from estimator_service import jsonable
 from estimator_service.cli.output import count, facts, number, table
 from estimator_service.fit.calibration import CalibrationSums
 from estimator_service.fit.predict import Predictor

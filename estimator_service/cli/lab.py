@@ -14,10 +14,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from acceptd.errors import ConfigError
 from estimator_service.cli.client import InspectClient
-from estimator_service.cli.jsonable import pair_key
 from estimator_service.cli.lab_view import show_replay, show_roles
 from estimator_service.cli.options import DEFAULT_ADDRESS, Address, Json, Pair
 from estimator_service.cli.output import console, count, number, print_json, table
+from estimator_service.jsonable import pair_key
 
 if TYPE_CHECKING:
     from estimator_service.lab.roles import Role

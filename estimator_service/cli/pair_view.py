@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from acceptd.v1 import inspect_pb2
-from estimator_service.cli import jsonable
+from estimator_service import jsonable
 from estimator_service.cli.output import NONE, ago, count, counts, facts, number, share, table
 
 #: |predicted - observed| acceptance of a position that is coloured as suspicious.

@@ -6,7 +6,7 @@ import time
 
 import typer
 
-from estimator_service.cli import jsonable
+from estimator_service import jsonable
 from estimator_service.cli.client import InspectClient
 from estimator_service.cli.options import DEFAULT_ADDRESS, Address, Json, Pair
 from estimator_service.cli.output import ago, console, count, print_json, table

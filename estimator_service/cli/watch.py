@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.live import Live
 
-from estimator_service.cli import jsonable
+from estimator_service import jsonable
 from estimator_service.cli.client import InspectClient
 from estimator_service.cli.options import DEFAULT_ADDRESS, Address, Json, Pair
 from estimator_service.cli.output import console, print_json

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from acceptd.v1 import inspect_pb2
-from estimator_service.cli import jsonable
+from estimator_service import jsonable
 from estimator_service.cli.output import NONE, ago, count, facts, number, share, table
 
 #: Looks that a sparkline shows. With them the view is 80 columns wide.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from estimator_service.cli import jsonable
+from estimator_service import jsonable
 from estimator_service.cli.client import InspectClient
 from estimator_service.cli.options import DEFAULT_ADDRESS, Address, Json
 from estimator_service.cli.output import NONE, ago, console, count, print_json, table

@@ -60,7 +60,7 @@ class WatchPairResponse(_message.Message):
     def __init__(self, state: _Optional[_Union[PairState, _Mapping]] = ...) -> None: ...
 
 class PairState(_message.Message):
-    __slots__ = ("summary", "coefficients", "standard_errors", "observations", "acceptances", "blocks", "exclusions", "rejects", "refit", "calibration", "mode", "notices", "totals")
+    __slots__ = ("summary", "coefficients", "standard_errors", "observations", "acceptances", "blocks", "exclusions", "rejects", "refit", "calibration", "mode", "notices", "totals", "drifts")
     class RejectsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,7 @@ class PairState(_message.Message):
     MODE_FIELD_NUMBER: _ClassVar[int]
     NOTICES_FIELD_NUMBER: _ClassVar[int]
     TOTALS_FIELD_NUMBER: _ClassVar[int]
+    DRIFTS_FIELD_NUMBER: _ClassVar[int]
     summary: PairSummary
     coefficients: _types_pb2.Coefficients
     standard_errors: _containers.RepeatedScalarFieldContainer[float]
@@ -94,7 +95,28 @@ class PairState(_message.Message):
     mode: _types_pb2.Mode
     notices: _containers.RepeatedScalarFieldContainer[str]
     totals: _types_pb2.WorkerTotals
-    def __init__(self, summary: _Optional[_Union[PairSummary, _Mapping]] = ..., coefficients: _Optional[_Union[_types_pb2.Coefficients, _Mapping]] = ..., standard_errors: _Optional[_Iterable[float]] = ..., observations: _Optional[_Iterable[int]] = ..., acceptances: _Optional[_Iterable[int]] = ..., blocks: _Optional[int] = ..., exclusions: _Optional[_Iterable[_Union[_types_pb2.ExclusionCount, _Mapping]]] = ..., rejects: _Optional[_Mapping[str, int]] = ..., refit: _Optional[_Union[RefitState, _Mapping]] = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., mode: _Optional[_Union[_types_pb2.Mode, str]] = ..., notices: _Optional[_Iterable[str]] = ..., totals: _Optional[_Union[_types_pb2.WorkerTotals, _Mapping]] = ...) -> None: ...
+    drifts: _containers.RepeatedCompositeFieldContainer[DriftEntry]
+    def __init__(self, summary: _Optional[_Union[PairSummary, _Mapping]] = ..., coefficients: _Optional[_Union[_types_pb2.Coefficients, _Mapping]] = ..., standard_errors: _Optional[_Iterable[float]] = ..., observations: _Optional[_Iterable[int]] = ..., acceptances: _Optional[_Iterable[int]] = ..., blocks: _Optional[int] = ..., exclusions: _Optional[_Iterable[_Union[_types_pb2.ExclusionCount, _Mapping]]] = ..., rejects: _Optional[_Mapping[str, int]] = ..., refit: _Optional[_Union[RefitState, _Mapping]] = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., mode: _Optional[_Union[_types_pb2.Mode, str]] = ..., notices: _Optional[_Iterable[str]] = ..., totals: _Optional[_Union[_types_pb2.WorkerTotals, _Mapping]] = ..., drifts: _Optional[_Iterable[_Union[DriftEntry, _Mapping]]] = ...) -> None: ...
+
+class DriftEntry(_message.Message):
+    __slots__ = ("at_seconds", "kind", "cause", "slope", "slope_error", "intercept", "intercept_error", "delay_rounds")
+    AT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    SLOPE_FIELD_NUMBER: _ClassVar[int]
+    SLOPE_ERROR_FIELD_NUMBER: _ClassVar[int]
+    INTERCEPT_FIELD_NUMBER: _ClassVar[int]
+    INTERCEPT_ERROR_FIELD_NUMBER: _ClassVar[int]
+    DELAY_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    at_seconds: float
+    kind: str
+    cause: str
+    slope: float
+    slope_error: float
+    intercept: float
+    intercept_error: float
+    delay_rounds: int
+    def __init__(self, at_seconds: _Optional[float] = ..., kind: _Optional[str] = ..., cause: _Optional[str] = ..., slope: _Optional[float] = ..., slope_error: _Optional[float] = ..., intercept: _Optional[float] = ..., intercept_error: _Optional[float] = ..., delay_rounds: _Optional[int] = ...) -> None: ...
 
 class RefitState(_message.Message):
     __slots__ = ("done", "held", "last_held", "last_seconds", "pending_blocks", "published_link")
@@ -120,7 +142,7 @@ class RefitState(_message.Message):
     def __init__(self, done: _Optional[int] = ..., held: _Optional[_Mapping[str, int]] = ..., last_held: _Optional[str] = ..., last_seconds: _Optional[float] = ..., pending_blocks: _Optional[int] = ..., published_link: _Optional[str] = ...) -> None: ...
 
 class Calibration(_message.Message):
-    __slots__ = ("log_loss", "auc", "ece", "gap", "observations", "log_loss_by_position", "auc_by_position", "ece_by_position", "gap_by_position", "survival_ece")
+    __slots__ = ("log_loss", "auc", "ece", "gap", "observations", "log_loss_by_position", "auc_by_position", "ece_by_position", "gap_by_position", "survival_ece", "reliability")
     LOG_LOSS_FIELD_NUMBER: _ClassVar[int]
     AUC_FIELD_NUMBER: _ClassVar[int]
     ECE_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +153,7 @@ class Calibration(_message.Message):
     ECE_BY_POSITION_FIELD_NUMBER: _ClassVar[int]
     GAP_BY_POSITION_FIELD_NUMBER: _ClassVar[int]
     SURVIVAL_ECE_FIELD_NUMBER: _ClassVar[int]
+    RELIABILITY_FIELD_NUMBER: _ClassVar[int]
     log_loss: float
     auc: float
     ece: float
@@ -141,7 +164,18 @@ class Calibration(_message.Message):
     ece_by_position: _containers.RepeatedScalarFieldContainer[float]
     gap_by_position: _containers.RepeatedScalarFieldContainer[float]
     survival_ece: float
-    def __init__(self, log_loss: _Optional[float] = ..., auc: _Optional[float] = ..., ece: _Optional[float] = ..., gap: _Optional[float] = ..., observations: _Optional[int] = ..., log_loss_by_position: _Optional[_Iterable[float]] = ..., auc_by_position: _Optional[_Iterable[float]] = ..., ece_by_position: _Optional[_Iterable[float]] = ..., gap_by_position: _Optional[_Iterable[float]] = ..., survival_ece: _Optional[float] = ...) -> None: ...
+    reliability: _containers.RepeatedCompositeFieldContainer[ReliabilityBin]
+    def __init__(self, log_loss: _Optional[float] = ..., auc: _Optional[float] = ..., ece: _Optional[float] = ..., gap: _Optional[float] = ..., observations: _Optional[int] = ..., log_loss_by_position: _Optional[_Iterable[float]] = ..., auc_by_position: _Optional[_Iterable[float]] = ..., ece_by_position: _Optional[_Iterable[float]] = ..., gap_by_position: _Optional[_Iterable[float]] = ..., survival_ece: _Optional[float] = ..., reliability: _Optional[_Iterable[_Union[ReliabilityBin, _Mapping]]] = ...) -> None: ...
+
+class ReliabilityBin(_message.Message):
+    __slots__ = ("observations", "predicted", "observed")
+    OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_FIELD_NUMBER: _ClassVar[int]
+    OBSERVED_FIELD_NUMBER: _ClassVar[int]
+    observations: float
+    predicted: float
+    observed: float
+    def __init__(self, observations: _Optional[float] = ..., predicted: _Optional[float] = ..., observed: _Optional[float] = ...) -> None: ...
 
 class GetHistoryRequest(_message.Message):
     __slots__ = ("pair", "limit")

@@ -1,4 +1,4 @@
-"""Inspect messages as plain dictionaries, the `--json` output of the commands (docs/cli.md).
+"""Inspect messages as plain dictionaries: the `--json` output of the commands (docs/cli.md) and the status page's data.
 
 Coefficients travel as float32 and are shown as the very same numbers: parsing the JSON and rounding to float32 gives
 the bits a worker holds.
@@ -81,7 +81,13 @@ def calibration(message: inspect_pb2.Calibration) -> dict[str, Any] | None:
 
 
 def _value(value: Any) -> Any:
-    return value if isinstance(value, float | int | str) else list(value)
+    if isinstance(value, float | int | str):
+        return value
+    return [_fields(item) if isinstance(item, inspect_pb2.ReliabilityBin) else item for item in value]
+
+
+def _fields(message: inspect_pb2.ReliabilityBin | inspect_pb2.DriftEntry) -> dict[str, Any]:
+    return {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
 
 
 def exclusions(messages: Any) -> dict[str, int]:
@@ -116,6 +122,7 @@ def pair_state(message: inspect_pb2.PairState) -> dict[str, Any]:
             for field in totals.DESCRIPTOR.fields
         },
         "notices": list(message.notices),
+        "drifts": [_fields(item) for item in message.drifts],
     }
 
 
