@@ -176,22 +176,25 @@ def drafter(directory: Path, *, method: str) -> dict[str, Any]:
         service.stop()
 
 
-def ranks(directory: Path, *, tensor_parallel: int = 2, length: int = 110) -> dict[str, Any]:
-    """Two ranks: what each applied after every step."""
+def ranks(directory: Path, *, tensor_parallel: int = 2, length: int = 60) -> dict[str, Any]:
+    """Two ranks: what each applied after every step, over at least five changes."""
     service = Service(directory)
     service.start()
     os.environ["ACCEPTD_ADDRESS"] = service.address
     os.environ["ACCEPTD_AGREEMENT_TIMEOUT"] = "5"
     try:
         llm = engine.start(models(directory), tensor_parallel=tensor_parallel)
-        made = [engine.generate(llm, 2, length)]
-        status = llm.collective_rpc("acceptd_status")
-        if status[0]["active"]:
-            for seed in (10, 20):
-                made.append(engine.generate(llm, 2, length, seed=seed))
+        made = engine.generate(llm, 2, length)
+        active = llm.collective_rpc("acceptd_status")[0]["active"]
+        watched = llm.collective_rpc("watched")
+        for seed in range(10, 60, 10):
+            if not active or len({version for version, _ in watched[0]["coefficients"]}) > 6:
+                break
+            made += engine.generate(llm, 2, length, seed=seed)
+            watched = llm.collective_rpc("watched")
         return {
-            "generated": [len(tokens) for each in made for tokens in each],
-            "watched": llm.collective_rpc("watched"),
+            "generated": [len(tokens) for tokens in made],
+            "watched": watched,
             "status": llm.collective_rpc("acceptd_status"),
         }
     finally:
