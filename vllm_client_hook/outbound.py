@@ -77,6 +77,17 @@ class Limits:
         return max(1, min(self.max_rows, self.rows, fitting))
 
 
+def limits_of(welcome: estimator_pb2.Welcome) -> Limits:
+    """Limits of a Welcome; a field it leaves at 0 keeps the protocol's own."""
+    limits = Limits()
+    limits.max_rows = min(welcome.limits.max_rows or limits.max_rows, limits.max_rows)
+    limits.max_batch_bytes = min(welcome.limits.max_batch_bytes or limits.max_batch_bytes, limits.max_batch_bytes)
+    limits.max_in_flight = min(welcome.limits.max_in_flight or limits.max_in_flight, limits.max_in_flight)
+    limits.rows = min(welcome.flush.rows or limits.rows, limits.max_rows)
+    limits.age_seconds = welcome.flush.max_age_seconds or limits.age_seconds
+    return limits
+
+
 @dataclass
 class _Batch:
     message: estimator_pb2.ObservationBatch

@@ -12,7 +12,7 @@ import os
 import random as random_module
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -21,11 +21,12 @@ from acceptd import __version__, codec
 from acceptd.v1 import estimator_pb2, types_pb2
 from acceptd.v1.estimator_pb2_grpc import EstimatorStub
 from vllm_client_hook import rows
-from vllm_client_hook.backoff import Backoff, BackoffSettings
+from vllm_client_hook.backoff import Backoff
 from vllm_client_hook.channel import Identity, open_channel
-from vllm_client_hook.outbound import Limits, Outbound
+from vllm_client_hook.endings import ending_of
+from vllm_client_hook.outbound import Outbound, limits_of
 from vllm_client_hook.pushes import Pushes
-from vllm_client_hook.retry_info import retry_delay
+from vllm_client_hook.uplink_settings import Capabilities, UplinkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -35,28 +36,7 @@ if TYPE_CHECKING:
     from vllm_client_hook.seams import Received
 
 
-@dataclass(frozen=True)
-class Capabilities:
-    """What the worker's kernels evaluate: knots of the link, and segments they tell apart; 0: the line alone."""
-
-    max_knots: int = 0
-    max_segments: int = 0
-
-
-@dataclass(frozen=True)
-class UplinkSettings:
-    """Bounds and times, seconds.
-
-    queue_rows: rows that wait at most; at K = 8 a row is about 48 bytes, so the default is 3 MB, and holds 30 s of a
-    worker that grades 2,000 blocks/s. welcome_timeout: how long a peer may take to answer Hello. report_interval: of
-    the worker's totals. keepalive: of an idle connection, so that a peer that vanished is noticed.
-    """
-
-    queue_rows: int = 65_536
-    backoff: BackoffSettings = field(default_factory=BackoffSettings)
-    welcome_timeout: float = 10.0
-    report_interval: float = 5.0
-    keepalive: float = 30.0
+__all__ = ["Capabilities", "Uplink", "UplinkSettings"]
 
 
 @dataclass
@@ -281,27 +261,20 @@ class Uplink:
             channel.close()
 
     def _ended(self, stream: _Stream, error: Any) -> float | None:
-        code = error.code() if error is not None else grpc.StatusCode.OK
-        details = (error.details() or "") if error is not None else "the service closed the stream"
+        """Seconds to wait before the next stream; None: never again."""
         if self._stop.is_set():
             return None
         if stream.renew:
             return 0.0
-        if not stream.welcomed and code in _FINAL:
-            self._final = f"{code.name}: {details}"
-            self._last_error = self._final
-            self._log.error("acceptd: %s refused this worker for good (%s)", self._address, self._final)
-            return None
-        self._last_error = f"{code.name}: {details}"
-        if not self._loss_logged:
+        ending = ending_of(error, self._backoff, welcomed=stream.welcomed, drain_after=stream.drain_after)
+        self._last_error = ending.line
+        if ending.wait is None:
+            self._final = ending.line
+            self._log.error("acceptd: %s refused this worker for good (%s)", self._address, ending.line)
+        elif not self._loss_logged:
             self._loss_logged = True
-            self._log.warning("acceptd: no stream to %s (%s); trying again", self._address, self._last_error)
-        if stream.drain_after is not None:
-            return self._backoff.asked(stream.drain_after)
-        asked = retry_delay(error.trailing_metadata()) if error is not None else None
-        if asked is not None:
-            return self._backoff.asked(asked)
-        return self._backoff.exhausted() if code in _SLOW else self._backoff.failed()
+            self._log.warning("acceptd: no stream to %s (%s); trying again", self._address, ending.line)
+        return ending.wait
 
     def _received(self, stream: _Stream, response: estimator_pb2.StreamResponse) -> None:
         kind = response.WhichOneof("message")
@@ -325,7 +298,7 @@ class Uplink:
                 self._incarnation = self._random.getrandbits(64)
                 self._end_stream()
                 return
-            self._outbound.limits = _limits(welcome)
+            self._outbound.limits = limits_of(welcome)
             if welcome.flush.coefficients_max_age_seconds > 0:
                 self._pushes.max_age = welcome.flush.coefficients_max_age_seconds
             stream.welcomed = True
@@ -444,17 +417,6 @@ class Uplink:
 #: Shortest wait of the sending thread, seconds: a deadline that just passed must not turn into a busy loop.
 _TICK: Final = 0.002
 
-#: Codes that end the worker's attempts when they answer its Hello.
-_FINAL: Final = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
-
-#: Codes after which the next attempt waits for the back-off's cap: trying soon cannot help.
-_SLOW: Final = (
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.UNAUTHENTICATED,
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.UNIMPLEMENTED,
-)
-
 #: Answers after which the rows count as delivered.
 _APPLIED: Final = (
     estimator_pb2.REJECT_REASON_UNSPECIFIED,
@@ -465,14 +427,3 @@ _APPLIED: Final = (
 #: Totals of WorkerReport that rows bring, and where.
 _TOTALS: Final = {"verified": rows.VERIFIED, "accepted": rows.ACCEPTED, "explored": rows.EXPLORED}
 _REASONS: Final = tuple(number for number in types_pb2.ExclusionReason.values() if number)
-
-
-def _limits(welcome: estimator_pb2.Welcome) -> Limits:
-    """Limits of a Welcome; a field it leaves at 0 keeps the protocol's own."""
-    limits = Limits()
-    limits.max_rows = min(welcome.limits.max_rows or limits.max_rows, limits.max_rows)
-    limits.max_batch_bytes = min(welcome.limits.max_batch_bytes or limits.max_batch_bytes, limits.max_batch_bytes)
-    limits.max_in_flight = min(welcome.limits.max_in_flight or limits.max_in_flight, limits.max_in_flight)
-    limits.rows = min(welcome.flush.rows or limits.rows, limits.max_rows)
-    limits.age_seconds = welcome.flush.max_age_seconds or limits.age_seconds
-    return limits
