@@ -39,6 +39,7 @@ check: $(DEV_STAMP) ## format, lint, types, import rules, proto lint, generated 
 	$(BIN)/buf lint
 	$(BIN)/python tools/generate_proto.py --check
 	$(BIN)/python tools/generate_configuration.py --check
+	$(BIN)/python tools/generate_dashboards.py --check
 
 bench: $(DEV_STAMP) $(VLLM_STAMP) ## every benchmark beside what it is measured against; writes benchmarks/results.json
 	@VLLM_VENV=$(abspath $(VLLM_VENV)) $(BIN)/python -m benchmarks
@@ -49,6 +50,7 @@ proto: $(DEV_STAMP) ## generates the Python of proto/acceptd/v1 anew
 docs: $(DEV_STAMP) ## writes the generated parts of docs/ anew
 	$(BIN)/python tools/generate_configuration.py
 	$(BIN)/acceptd replay examples/smollm2-skip3.parquet --plot docs/images/replay
+	$(BIN)/python tools/generate_dashboards.py
 
 screenshots: $(RUN_STAMP) ## draws the terminal's pictures in docs/images anew
 	$(BIN)/python tools/make_screenshots.py

@@ -11,12 +11,15 @@ import concurrent.futures
 import copy
 import math
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
 import acceptd
+from acceptd.segments import Segment
+from acceptd.v1.types_pb2 import Mode
 from estimator_service.state import exclusion_name, reject_name
 
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ class _PairView:
     pending_blocks: int
     last_round: Round | None
     workers: int
+    mode: int
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ class Exposition(Collector):
         yield from _coefficient_families(view.pairs)
         yield from _count_families(view.pairs)
         yield from _calibration_families(view.pairs)
+        yield from _reliability_families(view.pairs)
+        yield from _state_families(view.pairs)
 
     def _view(self) -> _View:
         try:
@@ -115,6 +121,7 @@ def _copy_pair(pair: Pair, workers: int, now: float) -> _PairView:
         pair.pending_blocks,
         pair.last_round,
         workers,
+        pair.mode,
     )
 
 
@@ -143,6 +150,11 @@ def _coefficient_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
     intercept_error = GaugeMetricFamily(
         "acceptd_intercept_standard_error", "Its standard error, over-dispersed, nats.", labels=["pair", "position"]
     )
+    segment_slope = GaugeMetricFamily(
+        "acceptd_segment_slope",
+        "Slope of a segment's own coefficients in force, by piece of the link from low x to high.",
+        labels=["pair", "segment", "piece"],
+    )
     segment_intercept = GaugeMetricFamily(
         "acceptd_segment_intercept",
         "Intercept of a segment's own coefficients in force, nats.",
@@ -162,14 +174,27 @@ def _coefficient_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
         _by_position(intercept, [pair.id], pooled.line.intercepts)
         _by_position(evidence, [pair.id], pooled.evidence)
         for segment, values in pooled.segments.items():
-            _by_position(segment_intercept, [pair.id, str(segment)], values.intercepts)
+            _by_position(segment_intercept, [pair.id, _segment_name(segment)], values.intercepts)
+            # The coefficients hold changes of slope at the knots.
+            _by_position(segment_slope, [pair.id, _segment_name(segment)], list(accumulate(values.slopes)))
         if pair.last_round is not None:
             slope_error.add_metric([pair.id], pair.last_round.standard_errors[0])
             _by_position(intercept_error, [pair.id], pair.last_round.standard_errors[1:])
         epoch.add_metric([pair.id], pooled.version.epoch)
         counter.add_metric([pair.id], pooled.version.counter)
         age.add_metric([pair.id], pair.age)
-    yield from (slope, slope_error, intercept, intercept_error, segment_intercept, evidence, epoch, counter, age)
+    yield from (
+        slope,
+        slope_error,
+        intercept,
+        intercept_error,
+        segment_slope,
+        segment_intercept,
+        evidence,
+        epoch,
+        counter,
+        age,
+    )
 
 
 def _count_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
@@ -230,6 +255,50 @@ def _calibration_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
         if pair.last_round and pair.last_round.calibration:
             survival.add_metric([pair.id], pair.last_round.calibration.survival_ece)
     yield survival
+
+
+def _reliability_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
+    labels = ["pair", "bin"]
+    observations = GaugeMetricFamily(
+        "acceptd_reliability_observations", "Observations of the latest round by bin of confidence.", labels=labels
+    )
+    predicted = GaugeMetricFamily("acceptd_reliability_predicted", "Mean confidence in the bin.", labels=labels)
+    observed = GaugeMetricFamily("acceptd_reliability_observed", "Acceptance in the bin.", labels=labels)
+    for pair in pairs:
+        calibration = pair.last_round.calibration if pair.last_round else None
+        for i, (count, mean, rate) in enumerate(calibration.reliability if calibration else ()):
+            observations.add_metric([pair.id, str(i)], count)
+            if count > 0:
+                predicted.add_metric([pair.id, str(i)], mean)
+                observed.add_metric([pair.id, str(i)], rate)
+    yield from (observations, predicted, observed)
+
+
+def _state_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
+    score = GaugeMetricFamily(
+        "acceptd_drift_score",
+        "Evidence for a change since the baseline, by kind; at 1 it is named if the change is large enough.",
+        labels=["pair", "kind"],
+    )
+    mode = GaugeMetricFamily("acceptd_mode", "1 for the mode that workers are told.", labels=["pair", "mode"])
+    form = GaugeMetricFamily("acceptd_form", "1 for the form that is published.", labels=["pair", "form"])
+    for pair in pairs:
+        name = Mode.Name(pair.mode).removeprefix("MODE_").lower()
+        mode.add_metric([pair.id, name], 1)
+        if pair.last_round is not None:
+            for kind, value in pair.last_round.drift_scores.items():
+                score.add_metric([pair.id, kind], value)
+            segmented = "+segments" if pair.last_round.segmented else ""
+            form.add_metric([pair.id, pair.last_round.link + segmented], 1)
+    yield from (score, mode, form)
+
+
+def _segment_name(segment: int) -> str:
+    """Short name of a segment: "greedy"; its number if this service does not know it."""
+    try:
+        return Segment(segment).name.lower()
+    except ValueError:
+        return str(segment)
 
 
 def _by_position(family: GaugeMetricFamily | CounterMetricFamily, labels: list[str], values: Sequence[float]) -> None:

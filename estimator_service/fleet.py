@@ -182,6 +182,7 @@ class Fleet:
     def add(self, pair: Pair) -> None:
         """Takes up a pair, new or from the store."""
         self.pairs[pair.id] = pair
+        self.metrics.open(pair.id)
         self.board.publish(pair.id, pair.publication)
 
     # Rounds and heartbeats
@@ -211,6 +212,9 @@ class Fleet:
             pair.postpone_round()
             return
         self.metrics.refit(pair.id, pair.last_refit_seconds)
+        for drift in decision.drifts:
+            self.metrics.drift(pair.id, drift.kind)
+            logger.warning("%s: %s", pair.id, drift)
         self.ledger.round(pair, decision)
         if decision.publication is not None:
             self.board.publish(pair.id, decision.publication)

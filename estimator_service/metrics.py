@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from estimator_service.fit.drift import DriftKind
+
 if TYPE_CHECKING:
     from acceptd.v1 import types_pb2
 
@@ -59,6 +61,20 @@ class Metrics:
             ["pair"],
             registry=registry,
         )
+        self._drifts = Counter(
+            "acceptd_drifts",
+            "Changes named, by kind: pair (the slope moved) or workload (intercepts or features did).",
+            ["pair", "kind"],
+            registry=registry,
+        )
+        self._stream_bytes = Counter(
+            "acceptd_stream_bytes",
+            "Bytes of messages on worker streams, by direction.",
+            ["direction"],
+            registry=registry,
+        )
+        for direction in ("received", "sent"):
+            self._stream_bytes.labels(direction)
         self._totals = {
             name: Counter(f"acceptd_worker_{name}", f"{text} Sum over workers.", ["pair"], registry=registry)
             for name, text in _TOTALS.items()
@@ -67,6 +83,15 @@ class Metrics:
         self._forgotten = Counter(
             "acceptd_pairs_forgotten", "Pairs without workers that made room for others.", registry=registry
         )
+
+    def open(self, pair: str) -> None:
+        """A pair is there: its counters begin at 0, since a rate needs a value before the first event."""
+        for family in (self._refit_seconds, self._update_seconds, self._gaps, *self._totals.values()):
+            family.labels(pair)
+        for answer in ("applied", "refused"):
+            self._updates.labels(pair, answer)
+        for kind in DriftKind:
+            self._drifts.labels(pair, kind)
 
     def forget(self, pair: str) -> None:
         """A pair is gone, and with it its labels."""
@@ -77,6 +102,7 @@ class Metrics:
             self._updates,
             self._gaps,
             self._tap_drops,
+            self._drifts,
             *self._totals.values(),
         )
         for family in families:
@@ -85,6 +111,14 @@ class Metrics:
     def tap_dropped(self, pair: str) -> None:
         """A tap was full."""
         self._tap_drops.labels(pair).inc()
+
+    def drift(self, pair: str, kind: DriftKind) -> None:
+        """A change was named."""
+        self._drifts.labels(pair, kind).inc()
+
+    def stream_bytes(self, direction: str, size: int) -> None:
+        """A message of `size` bytes was "received" or "sent"."""
+        self._stream_bytes.labels(direction).inc(size)
 
     def refit(self, pair: str, seconds: float) -> None:
         """A round was closed in `seconds`."""

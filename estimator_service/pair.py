@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from acceptd.v1.types_pb2 import ExclusionCount
     from estimator_service.clock import Clock
     from estimator_service.config import Settings
+    from estimator_service.fit.drift import Drift
     from estimator_service.fit.report import Round
 
 #: Publications kept in memory, to score rows with the version they were predicted with; rows of an older one are scored
@@ -35,13 +36,14 @@ _EXCLUSION_REASONS = frozenset(ExclusionReason.values())
 class Decision:
     """What came of one round. `held`: why its coefficients were not published, "" if they were.
 
-    elapsed: seconds since the previous round was closed. in_force: the version before.
+    elapsed: seconds since the previous round was closed. in_force: the version before. drifts: changes it named.
     """
 
     elapsed: float
     in_force: Version
     held: str
     publication: Publication | None
+    drifts: tuple[Drift, ...] = ()
 
 
 class Pair:
@@ -145,7 +147,7 @@ class Pair:
             pooled = by_workload.pop("")
             publication = self._issue(Publication(pooled, "refit", *self._now(), by_workload, closed.calibration))
         self._settle(held)
-        return Decision(elapsed, in_force.version, held, publication)
+        return Decision(elapsed, in_force.version, held, publication, closed.drifts)
 
     def postpone_round(self) -> None:
         """After a refit that failed: the round stays open, and is tried again when the next would be due."""

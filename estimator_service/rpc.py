@@ -50,10 +50,19 @@ class EstimatorServicer:
         """For `grpc.aio.Server.add_generic_rpc_handlers`."""
         stream = grpc.stream_stream_rpc_method_handler(
             self.stream,
-            request_deserializer=decode_request,
-            response_serializer=estimator_pb2.StreamResponse.SerializeToString,
+            request_deserializer=self._decode,
+            response_serializer=self._encode,
         )
         return grpc.method_handlers_generic_handler(SERVICE, {"Stream": stream})
+
+    def _decode(self, data: bytes) -> estimator_pb2.StreamRequest | None:
+        self._fleet.metrics.stream_bytes("received", len(data))
+        return decode_request(data)
+
+    def _encode(self, message: estimator_pb2.StreamResponse) -> bytes:
+        data = message.SerializeToString()
+        self._fleet.metrics.stream_bytes("sent", len(data))
+        return data
 
     async def stream(
         self,

@@ -32,7 +32,7 @@ def settings_of(service: dict[str, Any]) -> Settings:
 
 def test_profiles_are_the_documented_ones() -> None:
     by_profile = {name: service.get("profiles", []) for name, service in SERVICES.items()}
-    assert {name for name, profiles in by_profile.items() if not profiles} == {"acceptd", "prometheus"}
+    assert {name for name, profiles in by_profile.items() if not profiles} == {"acceptd", "prometheus", "grafana"}
     assert by_profile["vllm"] == ["gpu"]
     assert sum(profiles == ["cpu"] for profiles in by_profile.values()) == 4
 
