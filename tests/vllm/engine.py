@@ -17,6 +17,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 MARK = "SCENARIO-RESULT "
 
+#: Seconds a scenario may take: several times what it needs on two idle cores.
+TIMEOUT = 400.0
+
 #: What VLLM.md's way of running on a CPU needs. One core a rank; more would only compete with the interpreter.
 ENVIRONMENT = {
     "TRITON_INTERPRET": "1",
@@ -29,7 +32,12 @@ ENVIRONMENT = {
 
 
 def run(
-    scenario: str, directory: Path, *, environment: dict[str, str] | None = None, timeout: float = 400, **arguments: Any
+    scenario: str,
+    directory: Path,
+    *,
+    environment: dict[str, str] | None = None,
+    timeout: float = TIMEOUT,
+    **arguments: Any,
 ) -> dict[str, Any]:
     """The scenario's answer, with "log": everything the engine wrote."""
     tensor_parallel = arguments.get("tensor_parallel", 1)

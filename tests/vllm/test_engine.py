@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine import run
+from engine import TIMEOUT, run
+
+#: An engine's start and its requests; `run` itself gives up a little before.
+pytestmark = pytest.mark.timeout(TIMEOUT + 60)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from engine import run
+from engine import TIMEOUT, run
+
+#: An engine's start and its requests; `run` itself gives up a little before.
+pytestmark = pytest.mark.timeout(TIMEOUT + 60)
 
 
 @pytest.mark.parametrize("rank1", ["", "delay"], ids=["plain", "late copies on rank 1"])
