@@ -7,8 +7,10 @@ A process for each, so that a crash or a hang is one failed test, and environmen
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +22,7 @@ MARK = "SCENARIO-RESULT "
 #: Seconds a scenario may take: several times what it needs on two idle cores.
 TIMEOUT = 400.0
 
-#: What VLLM.md's way of running on a CPU needs. One core a rank; more would only compete with the interpreter.
+#: What running all of it on a CPU needs. One core a rank; more would only compete with the interpreter.
 ENVIRONMENT = {
     "TRITON_INTERPRET": "1",
     "VLLM_USE_V2_MODEL_RUNNER": "1",
@@ -45,26 +47,28 @@ def run(
     kept = {name: os.environ[name] for name in ("ACCEPTD_SERVICE_PYTHON",) if name in os.environ}
     paths = [HERE / "site", HERE, *filter(None, os.environ.get("PYTHONPATH", "").split(":"))]
     log_file = directory / f"{scenario}.log"
+    settings = {
+        "PYTHONPATH": ":".join(map(str, paths)),
+        "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(core) for core in range(tensor_parallel)),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if tensor_parallel == 1 else "1",
+    }
     with log_file.open("wb") as output:
-        try:
-            subprocess.run(
-                [sys.executable, str(HERE / "engine.py"), scenario, str(directory), json.dumps(arguments)],
-                env=inherited
-                | kept
-                | ENVIRONMENT
-                | {
-                    "PYTHONPATH": ":".join(map(str, paths)),
-                    "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(core) for core in range(tensor_parallel)),
-                    "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if tensor_parallel == 1 else "1",
-                }
-                | (environment or {}),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{scenario} hangs:\n{log_file.read_text(errors='replace')[-6000:]}") from None
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "engine.py"), scenario, str(directory), json.dumps(arguments)],
+            env=inherited | kept | ENVIRONMENT | settings | (environment or {}),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"{scenario} hangs:\n{log_file.read_text(errors='replace')[-6000:]}") from None
+    finally:
+        # Its session holds its workers and its service: none of them outlives the scenario.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     log = log_file.read_text(errors="replace")
     answers = [line for line in log.splitlines() if line.startswith(MARK)]
     assert answers, f"{scenario} gave no answer:\n{log[-6000:]}"
