@@ -134,10 +134,12 @@ def generate(
 
 
 def main() -> None:
+    import budget_scenarios
     import scenarios
 
     name, directory, arguments = sys.argv[1:]
-    answer = getattr(scenarios, name)(Path(directory), **json.loads(arguments))
+    owner = scenarios if hasattr(scenarios, name) else budget_scenarios
+    answer = getattr(owner, name)(Path(directory), **json.loads(arguments))
     print(MARK + json.dumps(answer), flush=True)
 
 

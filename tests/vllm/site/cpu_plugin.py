@@ -3,6 +3,7 @@
 ACCEPTD_TEST_COSTS picks the cost tables that a GPU would have measured: "flat" (verifying more costs nothing: never
 trims) or "steep" (each verified token costs: trims). ACCEPTD_TEST_RANK1 has tensor-parallel rank 1 misbehave: "delay"
 (copies off the device seem to finish late), "missing" (no hook there) or "option" (another setting there).
+ACCEPTD_TEST_BUDGET watches the budget (`budget_watch.py`).
 ACCEPTD_TEST_BREAK replaces vLLM's estimator class: "missing" or "signature".
 """
 
@@ -68,6 +69,7 @@ def register() -> None:
     _break_estimator(os.environ.get("ACCEPTD_TEST_BREAK", ""))
     _watch()
     _misbehave(os.environ.get("ACCEPTD_TEST_RANK1", ""))
+    _watch_budget(os.environ.get("ACCEPTD_TEST_BUDGET", ""))
 
 
 def _interpreter() -> None:
@@ -149,6 +151,13 @@ def _break_estimator(how: str) -> None:
                 super().predict(logits, idx_mapping, draft_step, confidence_probs, temperature)
 
         speculator.OnlineAcceptanceEstimator = OnlineAcceptanceEstimator
+
+
+def _watch_budget(how: str) -> None:
+    if how:
+        import budget_watch
+
+        budget_watch.install(how)
 
 
 def _misbehave(how: str) -> None:
