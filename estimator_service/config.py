@@ -109,6 +109,13 @@ class Settings(BaseSettings):
     snapshot_seconds: float = Field(10.0, gt=0, le=3600, description="longest time between snapshots of a busy pair")
     backup_seconds: float = Field(900.0, gt=0, le=86_400, description="time between copies kept beside the store")
 
+    mode: Literal["trim", "shadow", "off"] = Field(
+        "trim", description="what workers do with the budget; shadow: decide and report, but verify everything"
+    )
+    exploration_rate: float = Field(
+        0.01, ge=0, le=1, description="share of drafted tokens verified beyond the budget, for their labels; 0: none"
+    )
+
     flush_rows: int = Field(256, ge=1, le=MAX_ROWS, description="rows after which a worker sends a batch")
     flush_seconds: float = Field(1.0, gt=0, le=60, description="age after which a worker sends a batch")
     heartbeat_seconds: float = Field(5.0, gt=0, le=600, description="time between heartbeats to each worker")

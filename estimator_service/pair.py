@@ -62,7 +62,8 @@ class Pair:
         #: Monotonic seconds of its latest batch or worker.
         self.last_active = clock.monotonic()
         self.counters = Counters.zero(self.num_positions)
-        self.mode = Mode.MODE_TRIM
+        self.mode = Mode.Value(f"MODE_{settings.mode.upper()}")
+        self.exploration_rate = settings.exploration_rate
         self.epoch = epoch
         self.refits_done = 0
         self.refits_held: Counter[str] = Counter()

@@ -232,6 +232,7 @@ class Session:
             coefficients=publication.message(self.hello.workload, straight=straight),
             nonce=self._nonce,
             mode=self.pair.mode,
+            exploration_rate=self.pair.exploration_rate,
         )
 
     def _report(self, report: estimator_pb2.WorkerReport) -> None:

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 #: What a uint64 field holds, whatever workers claim.
 _MAX_UINT64 = 2**64 - 1
 
+#: Steps after which, and the share of them with a budget of 0 from which on, drafting is said not to pay. A lower share
+#: says so of pairs that draft for nothing only at their busiest.
+_SETTLED_STEPS = 1000
+_NEAR_ZERO = 0.9
+
 _SUMMED = tuple(field.name for field in types_pb2.WorkerTotals.DESCRIPTOR.fields if field.name != "exclusions")
 
 
@@ -47,6 +52,7 @@ def pair_summary(fleet: Fleet, pair: Pair) -> inspect_pb2.PairSummary:
 def pair_state(fleet: Fleet, pair: Pair) -> inspect_pb2.PairState:
     """Everything there is to see of a pair."""
     counters, last = pair.counters, pair.last_round
+    totals = _totals(fleet, pair)
     state = inspect_pb2.PairState(
         summary=pair_summary(fleet, pair),
         coefficients=encode_coefficients(pair.publication.pooled),
@@ -68,8 +74,8 @@ def pair_state(fleet: Fleet, pair: Pair) -> inspect_pb2.PairState:
             published_link=last.link if last else "",
         ),
         mode=pair.mode,
-        notices=last.notices if last else (),
-        totals=_totals(fleet, pair),
+        notices=[*(last.notices if last else ()), *_budget_notices(totals)],
+        totals=totals,
         drifts=[drift_entry(event) for event in pair.drift_log.newest_first()],
     )
     if last and last.calibration:
@@ -152,6 +158,14 @@ def worker_states(fleet: Fleet, pair: Pair | None) -> list[inspect_pb2.WorkerSta
             state.version_applied.CopyFrom(encode_version(session.applied))
         states.append(state)
     return sorted(states, key=lambda state: (state.pair, state.worker, state.incarnation))
+
+
+def _budget_notices(totals: types_pb2.WorkerTotals) -> list[str]:
+    """What the workers' budgets say about drafting at all."""
+    if totals.steps < _SETTLED_STEPS or totals.zero_budget_steps < _NEAR_ZERO * totals.steps:
+        return []
+    share = totals.zero_budget_steps / totals.steps
+    return [f"drafting does not pay here: in {share:.0%} of the steps no draft token was worth verifying"]
 
 
 def _totals(fleet: Fleet, pair: Pair) -> types_pb2.WorkerTotals:

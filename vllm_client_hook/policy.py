@@ -56,7 +56,10 @@ class Decision:
 
 @dataclass
 class Totals:
-    """Running totals of a policy; none ever falls. Milliseconds are the cost table's."""
+    """Running totals of a policy; none ever falls. Milliseconds are the cost table's.
+
+    zero_budget_steps: steps in which nothing was worth verifying; what exploration verified does not count.
+    """
 
     steps: int = 0
     scheduled: int = 0
@@ -73,10 +76,10 @@ class Totals:
         self.steps += 1
         self.scheduled += decision.scheduled
         self.verified += decision.drafts
-        if decision.explored is not None:
-            self.explored += decision.explored.slots
+        explored = decision.explored.slots if decision.explored else 0
+        self.explored += explored
         self.clamped_steps += decision.clamped
-        self.zero_budget_steps += decision.choice is not None and decision.choice.drafts == 0
+        self.zero_budget_steps += decision.choice is not None and decision.choice.drafts == explored
         self.saved_ms += decision.saved_ms
         self.lost_tokens += decision.lost_tokens
         self.explored_ms += decision.explored_ms

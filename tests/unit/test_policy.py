@@ -93,6 +93,7 @@ def test_a_budget_stuck_at_zero_still_gets_labels_at_every_depth() -> None:
     assert (depths[1:] > 0).all()
     assert subject.totals.explored == pytest.approx(0.01 * R * K * 4000, rel=0.1)
     assert subject.totals.verified == subject.totals.explored
+    assert subject.totals.zero_budget_steps == 4000
 
 
 def test_exploration_does_not_read_confidences() -> None:
