@@ -32,6 +32,9 @@ MAX_RECENT = 256
 _EXCLUSION_REASONS = frozenset(ExclusionReason.values())
 
 
+_MODES = {"trim": Mode.MODE_TRIM, "shadow": Mode.MODE_SHADOW, "off": Mode.MODE_OFF}
+
+
 @dataclass(frozen=True)
 class Decision:
     """What came of one round. `held`: why its coefficients were not published, "" if they were.
@@ -62,7 +65,7 @@ class Pair:
         #: Monotonic seconds of its latest batch or worker.
         self.last_active = clock.monotonic()
         self.counters = Counters.zero(self.num_positions)
-        self.mode = Mode.Value(f"MODE_{settings.mode.upper()}")
+        self.mode = _MODES[settings.mode]
         self.exploration_rate = settings.exploration_rate
         self.epoch = epoch
         self.refits_done = 0
