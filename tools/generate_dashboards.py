@@ -105,7 +105,7 @@ def fleet() -> Dashboard:
             Query("sum(rate(acceptd_worker_verification_saved_seconds_total[5m]))"),
         ),
         listing(
-            "Pairs",
+            "The estimates of each pair",
             "Slope, acceptance, calibration and age of each pair.",
             Query("acceptd_slope", "slope"),
             Query("acceptd:acceptance:ratio5m", "acceptance"),
