@@ -51,6 +51,7 @@ class _PairView:
     last_round: Round | None
     workers: int
     mode: int
+    quarantined: int
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def _copy_pair(pair: Pair, workers: int, now: float) -> _PairView:
         pair.last_round,
         workers,
         pair.mode,
+        len(pair.quarantined),
     )
 
 
@@ -225,7 +227,7 @@ def _count_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
         _by_reason(held, pair.id, pair.refits_held)
         pending.add_metric([pair.id], pair.pending_blocks)
         workers.add_metric([pair.id], pair.workers)
-        quarantined.add_metric([pair.id], len(pair.last_round.quarantined) if pair.last_round else 0)
+        quarantined.add_metric([pair.id], pair.quarantined)
     yield from (observations, acceptances, blocks, exclusions, rejects, rejected_rows)
     yield from (done, held, pending, workers, quarantined)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from acceptd.types import Coefficients, PairKey, Version, prior
+from acceptd.v1.estimator_pb2 import RejectReason
 from acceptd.v1.types_pb2 import ExclusionReason, Mode
 from estimator_service.counters import Counters
 from estimator_service.drift_log import DriftLog
@@ -104,22 +105,38 @@ class Pair:
         version: Version | None,
         workload: str,
         worker: str,
-    ) -> None:
-        """Learns from checked rows, once."""
+    ) -> str:
+        """Learns from checked rows, once. Returns "", or why they were set aside: their worker is in quarantine.
+
+        The model still judges such rows, so that the worker can be released; nothing of the batch is counted.
+        """
+        set_aside = self._model.quarantined.get(worker, "")
         self._model.observe(rows, workload=workload, worker=worker, used=self._used(version, workload))
+        if set_aside:
+            self.reject(RejectReason.REJECT_REASON_QUARANTINED, len(rows))
+        else:
+            self._count(rows, exclusions)
+        self.last_active = self._clock.monotonic()
+        if self._first_pending is None:
+            self._first_pending = self.last_active
+        return set_aside
+
+    def _count(self, rows: Observations, exclusions: Iterable[ExclusionCount]) -> None:
         self.counters.add(rows)
         for item in exclusions:
             # One that only a newer hook knows is counted as unspecified, so that reasons stay a bounded set.
             reason = item.reason if item.reason in _EXCLUSION_REASONS else 0
             self.counters.exclusions[reason] += item.blocks
-        self.last_active = self._clock.monotonic()
-        if self._first_pending is None:
-            self._first_pending = self.last_active
 
     def reject(self, reason: int, rows: int) -> None:
         """Counts a batch that was refused."""
         self.counters.rejects[reason] += 1
         self.counters.rows_rejected += rows
+
+    @property
+    def quarantined(self) -> dict[str, str]:
+        """Workers that are not learned from now, with the reason."""
+        return self._model.quarantined
 
     # Rounds
 

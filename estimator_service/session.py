@@ -133,12 +133,16 @@ class Session:
         workload = self.hello.workload
         # Before it is applied: a batch that fails inside must not come back and fail for ever.
         worker.last_sequence = sequence
-        self.pair.apply(observations, batch.exclusions, version, workload, worker.name)
-        self._fleet.taps.offer(self.pair.id, worker.name, workload, batch)
-        worker.blocks += rows
+        set_aside = self.pair.apply(observations, batch.exclusions, version, workload, worker.name)
         ticket = self._fleet.ledger.batch(self.pair, worker, workload, batch)
+        if set_aside:
+            result = self._result(batch, RejectReason.REJECT_REASON_QUARANTINED, f"in quarantine: {set_aside}")
+        else:
+            worker.blocks += rows
+            self._fleet.taps.offer(self.pair.id, worker.name, workload, batch)
+            result = estimator_pb2.BatchResult(sequence=sequence, last_sequence=sequence, rows_accepted=rows)
         self._fleet.applied(self.pair)
-        return estimator_pb2.BatchResult(sequence=sequence, last_sequence=sequence, rows_accepted=rows), ticket
+        return result, ticket
 
     def _untimely(self, batch: estimator_pb2.ObservationBatch) -> tuple[estimator_pb2.BatchResult, int] | None:
         """The refusal of a batch that is not the next one, or comes too fast; None if its turn is now."""
@@ -202,12 +206,21 @@ class Session:
         field: str = "",
         index: int = 0,
     ) -> estimator_pb2.BatchResult:
-        rows = len(batch.accepted)
-        self.pair.reject(reason, rows)
+        self.pair.reject(reason, len(batch.accepted))
+        return self._result(batch, reason, message, field, index)
+
+    def _result(
+        self,
+        batch: estimator_pb2.ObservationBatch,
+        reason: RejectReason,
+        message: str,
+        field: str = "",
+        index: int = 0,
+    ) -> estimator_pb2.BatchResult:
         return estimator_pb2.BatchResult(
             sequence=batch.sequence,
             last_sequence=self.worker.last_sequence,
-            rows_rejected=min(rows, 2**32 - 1),
+            rows_rejected=len(batch.accepted),
             reason=reason,
             field=field,
             index=index,

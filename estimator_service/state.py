@@ -136,7 +136,6 @@ def worker_states(fleet: Fleet, pair: Pair | None) -> list[inspect_pb2.WorkerSta
         if pair is not None and session.pair is not pair:
             continue
         worker, hello = session.worker, session.hello
-        quarantined = session.pair.last_round.quarantined if session.pair.last_round else {}
         state = inspect_pb2.WorkerState(
             worker=worker.name,
             incarnation=worker.incarnation,
@@ -147,7 +146,7 @@ def worker_states(fleet: Fleet, pair: Pair | None) -> list[inspect_pb2.WorkerSta
             connected=not session.closed,
             blocks=worker.blocks,
             last_sequence=worker.last_sequence,
-            quarantined=quarantined.get(worker.name, ""),
+            quarantined=session.pair.quarantined.get(worker.name, ""),
             last_rejected_update=worker.last_rejected_update,
             capabilities=hello.capabilities,
             mode=worker.report.mode,

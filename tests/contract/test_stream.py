@@ -533,3 +533,36 @@ async def test_a_message_that_fails_inside_ends_its_stream_alone_and_does_not_co
     again = RawWorker(channel)
     assert (await again.greet()).last_sequence == 1
     assert (await again.batch(2, rows(5))).rows_accepted == 5
+
+
+async def test_a_quarantined_workers_rows_are_answered_and_not_counted(start, connect, tmp_path):
+    """One of four workers has its labels inverted: named, served, not learned from; also after a restart."""
+    flags = {"round_blocks": 2000, "round_min_seconds": 0, "store": tmp_path / "s.sqlite"}
+    server = await start(**flags)
+    channel = connect(server.address)
+    workers = [RawWorker(channel, f"w{i}") for i in range(4)]
+    for worker in workers:
+        await worker.greet()
+    for sequence in range(1, 60):
+        for i, worker in enumerate(workers[:3]):
+            assert (await worker.batch(sequence, rows(500, 10 * sequence + i))).rows_accepted == 500
+        data = rows(500, 10 * sequence + 3)
+        result = await workers[3].batch(sequence, dataclasses.replace(data, features=-data.features), exclusions={7: 1})
+        if not result.rows_accepted:
+            break
+    assert result.reason == RejectReason.REJECT_REASON_QUARANTINED
+    assert (result.rows_rejected, result.last_sequence) == (500, sequence)
+    assert "quarantine" in result.message
+    state = await state_of(channel)
+    assert state.rejects == {"quarantined": 1}
+    assert state.blocks == 500 * (4 * sequence - 1)
+    assert [(item.reason, item.blocks) for item in state.exclusions] == [(7, sequence - 1)]
+    listed = (await inspect_pb2_grpc.InspectStub(channel).ListWorkers(inspect_pb2.ListWorkersRequest())).workers
+    assert [bool(worker.quarantined) for worker in listed] == [False, False, False, True]
+    assert server.fleet.metrics.registry.get_sample_value("acceptd_workers_quarantined", {"pair": KEY.id}) == 1
+    await server.stop()
+    server = await start(**flags)
+    again = RawWorker(connect(server.address), "w3")
+    assert (await again.greet()).HasField("update"), "still served"
+    result = await again.batch(sequence + 1, dataclasses.replace(data, features=-data.features))
+    assert result.reason == RejectReason.REJECT_REASON_QUARANTINED
