@@ -95,6 +95,7 @@ class Server:
         try:
             await self._bind()
         except BaseException:
+            await self._server.stop(None)
             await self._http.stop()
             await self._persistence.close()
             raise

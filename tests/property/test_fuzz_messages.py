@@ -46,14 +46,18 @@ def hello(worker: str = "w", incarnation: int = 1) -> estimator_pb2.Hello:
 
 
 def batch(sequence: int, rng: np.random.Generator, count: int = 8) -> estimator_pb2.ObservationBatch:
+    # Labels that follow the features: a worker whose labels do not is quarantined.
+    x = rng.normal(0, 3, (count, K)).astype(np.float32)
+    accept = rng.random((count, K)) < 1 / (1 + np.exp(-x))
     admitted = rng.integers(1, K + 1, count).astype(np.uint8)
-    accepted = rng.integers(0, admitted + 1).astype(np.uint8)
-    total = int(np.minimum(accepted.astype(int) + 1, admitted).sum())
+    accepted = np.minimum(np.where(accept.all(axis=1), K, np.argmin(accept, axis=1)), admitted).astype(np.uint8)
+    observed = np.minimum(accepted.astype(int) + 1, admitted)
+    total = int(observed.sum())
     explored = rng.integers(0, admitted + 1).astype(np.uint8)
     rows = Observations(
         accepted,
         admitted,
-        rng.normal(0, 3, total).astype(np.float32),
+        x[np.arange(K)[None, :] < observed[:, None]],
         rng.integers(0, 5, count).astype(np.uint8),
         explored,
         np.where(explored > 0, 0.5, 0).astype(np.float32),
@@ -306,40 +310,42 @@ async def test_mutations_through_real_streams_leave_the_service_serving():
     server = await Server.start(
         load_settings({"listen": "127.0.0.1:0", "metrics_listen": "", "hello_seconds": 2.0}, environ={})
     )
-    random_, rng = random.Random(21), np.random.default_rng(3)
-    valid = samples()
-    async with grpc.aio.insecure_channel(server.address) as channel:
-        method = channel.stream_stream("/acceptd.v1.Estimator/Stream")
+    try:
+        random_, rng = random.Random(21), np.random.default_rng(3)
+        valid = samples()
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            method = channel.stream_stream("/acceptd.v1.Estimator/Stream")
 
-        async def read(stream):
-            data = await asyncio.wait_for(stream.read(), 20)
-            return None if data is grpc.aio.EOF else estimator_pb2.StreamResponse.FromString(data)
+            async def read(stream):
+                data = await asyncio.wait_for(stream.read(), 20)
+                return None if data is grpc.aio.EOF else estimator_pb2.StreamResponse.FromString(data)
 
-        good = method()
-        await good.write(estimator_pb2.StreamRequest(hello=hello("good")).SerializeToString())
-        await read(good)
-        for i in range(100):
-            bad = method()
-            if i % 3:
-                await bad.write(estimator_pb2.StreamRequest(hello=hello("bad", i)).SerializeToString())
-            try:
-                for _ in range(5):
-                    await bad.write(mutate(random_.choice(valid), random_, valid))
-                await bad.done_writing()
-                while await read(bad) is not None:
+            good = method()
+            await good.write(estimator_pb2.StreamRequest(hello=hello("good")).SerializeToString())
+            await read(good)
+            for i in range(100):
+                bad = method()
+                if i % 3:
+                    await bad.write(estimator_pb2.StreamRequest(hello=hello("bad", i)).SerializeToString())
+                try:
+                    for _ in range(5):
+                        await bad.write(mutate(random_.choice(valid), random_, valid))
+                    await bad.done_writing()
+                    while await read(bad) is not None:
+                        pass
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    assert await bad.details()
+                assert await bad.code() is not None
+                await good.write(estimator_pb2.StreamRequest(batch=batch(i + 1, rng)).SerializeToString())
+                while (answer := await read(good)).WhichOneof("message") != "batch_result":
                     pass
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                assert await bad.details()
-            assert await bad.code() is not None
-            await good.write(estimator_pb2.StreamRequest(batch=batch(i + 1, rng)).SerializeToString())
-            while (answer := await read(good)).WhichOneof("message") != "batch_result":
-                pass
-            assert answer.batch_result.rows_accepted == 8
-        inspect = channel.unary_unary("/acceptd.v1.Inspect/ListPairs")
-        listed = inspect_pb2.ListPairsResponse.FromString(await inspect(b""))
-        assert listed.pairs
-        good.cancel()
-    await server.stop()
+                assert answer.batch_result.rows_accepted == 8
+            inspect = channel.unary_unary("/acceptd.v1.Inspect/ListPairs")
+            listed = inspect_pb2.ListPairsResponse.FromString(await inspect(b""))
+            assert listed.pairs
+            good.cancel()
+    finally:
+        await server.stop()
     # By the service's own account: a client that still writes makes up a status of its own.
     ended = {
         sample.labels["reason"]
