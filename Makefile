@@ -50,6 +50,7 @@ proto: $(DEV_STAMP) ## generates the Python of proto/acceptd/v1 anew
 docs: $(DEV_STAMP) ## writes the generated parts of docs/ anew
 	$(BIN)/python tools/generate_configuration.py
 	$(BIN)/acceptd replay examples/smollm2-skip3.parquet --plot docs/images/replay
+	$(BIN)/acceptd simulate examples/smollm2-skip3.parquet --roofline h200-8b-block --plot docs/images/simulate
 	$(BIN)/python tools/generate_dashboards.py
 
 screenshots: $(RUN_STAMP) ## draws the terminal's pictures in docs/images anew

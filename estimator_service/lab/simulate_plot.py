@@ -46,31 +46,32 @@ def save_plots(simulation: Simulation, directory: Path) -> list[Path]:
 
 def _throughput(simulation: Simulation, axes: Any) -> None:
     comparisons = list(simulation.comparisons.values())
-    for k in range(simulation.num_positions + 1):
-        style = {"color": plt.get_cmap("YlGnBu")(0.35 + 0.5 * k / simulation.num_positions), "lw": 1}
-        _curve(axes, comparisons, [c.fixed[k] for c in comparisons], f"fixed k = {k}", ls=":", **style)
-    _curve(
-        axes,
-        comparisons,
-        [c.thresholds[c.best_threshold] for c in comparisons],
-        "best q_max threshold",
-        ls="--",
-        color="#e7298a",
-    )
+    nothing = [c.fixed[0] for c in comparisons]
+    _curve(axes, comparisons, nothing, "k = 0: no drafting", ls=":", color="#bbbbbb", lw=2)
+    for k in range(1, simulation.num_positions + 1):
+        shade = plt.get_cmap("YlGnBu")(0.35 + 0.5 * k / simulation.num_positions)
+        _curve(axes, comparisons, [c.fixed[k] for c in comparisons], f"fixed k = {k}", ls=":", color=shade, lw=1)
+    stopped = [c.thresholds[c.best_threshold] for c in comparisons]
+    _curve(axes, comparisons, stopped, "best q_max threshold", ls="--", color="#e7298a")
     for name in _names(simulation):
         _curve(axes, comparisons, [c.av[name] for c in comparisons], f"AV, {name}", marker="o", ms=3, **_style(name))
+    if simulation.depth_of:
+        suited = [c.by_depth[c.best_depth or simulation.num_positions] for c in comparisons]
+        label = f"AV, {simulation.depth_of}, best depth"
+        _curve(axes, comparisons, suited, label, marker="s", ms=4, ls="-.", color=_COLOURS[simulation.depth_of])
     for comparison in comparisons:
         best = max(comparison.av.values(), key=lambda o: o.throughput, default=None)
         if best is not None:
             at = (best.throughput / comparison.concurrency, best.throughput)
-            axes.annotate(f"{comparison.concurrency}", at, fontsize=7, textcoords="offset points", xytext=(4, 4))
+            label = f"{comparison.concurrency} user{'s' if comparison.concurrency > 1 else ''}"
+            axes.annotate(label, at, fontsize=7, textcoords="offset points", xytext=(6, 4))
     axes.set(
-        xscale="log",
         yscale="log",
-        xlabel="tokens/s a user (log)",
+        xlabel="tokens/s a user",
         ylabel="tokens/s, all users (log)",
         title="Throughput against speed a user, by concurrency",
     )
+    axes.set_xlim(0, 1.1 * axes.get_xlim()[1])
 
 
 def _curve(axes: Any, comparisons: list[Comparison], outcomes: list[Outcome], label: str, **style: Any) -> None:

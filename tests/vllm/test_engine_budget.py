@@ -50,7 +50,7 @@ def test_trimming_explores(watched):
 def test_ranks_that_differ_in_the_last_bit_agree_with_the_option_and_switch_modes_together(tmp_path):
     """cases.md 14: 50 steps and more in which rank 1's features are a last bit off; no hang, no divergence."""
     environment = {**STEEP, "ACCEPTD_TEST_BUDGET": "perturb", "ACCEPTD_RANK0_CONFIDENCES": "1"}
-    answer = run("budget_ranks", tmp_path, environment=environment, tensor_parallel=2, length=64, switch=True)
+    answer = run("budget_ranks", tmp_path, environment=environment, tensor_parallel=2, length=90, switch=True)
     first, second = answer["watched"]
     assert len(first["tokens"]) >= 50
     assert [ours for _, ours in first["tokens"]] == [ours for _, ours in second["tokens"]]
