@@ -63,6 +63,14 @@ _ATTRIBUTES: Final = (
     "_cudagraph_limit",
 )
 
+_STATES: Final = (
+    "req_id_to_index",
+    "num_computed_tokens_np",
+    "prefill_len",
+    "max_num_reqs",
+    "max_num_batched_tokens",
+)
+
 #: Steps between two reports of the totals to the uplink, which sends them every few seconds.
 _REPORT_STEPS: Final = 64
 
@@ -99,6 +107,7 @@ def attach(
     ranks decide with rank 0's confidences, at the price of a broadcast of R × K floats a step.
     """
     missing = [name for name in _ATTRIBUTES if not hasattr(manager, name)]
+    missing += [f"req_states.{name}" for name in _STATES if not hasattr(manager.req_states, name)]
     if missing:
         raise UnsupportedVllm(f"AdaptiveVerificationManager has no {missing[0]}")
     budget = VerificationBudget(manager, estimator, ranks, streams, uplink=uplink, seed=seed)

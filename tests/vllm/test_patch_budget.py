@@ -9,6 +9,7 @@ from fakes import FakeUplink, on_each_rank
 from managers import Batch, manager_of, random_table
 from vllm.v1.worker.gpu.spec_decode import adaptive_verification
 
+from acceptd.errors import UnsupportedVllm
 from acceptd.modes import Mode
 from acceptd.types import Version
 from vllm_client_hook import patch_budget
@@ -239,3 +240,14 @@ def test_another_signature_keeps_vllms_own_budget(monkeypatch, name):
 def test_a_missing_assignment_keeps_vllms_own_budget(monkeypatch):
     monkeypatch.delattr(adaptive_verification, patch_budget.ASSIGN)
     assert "has no _assign_draft_token_budget_compiled" in patch_budget.unsupported()
+
+
+@pytest.mark.parametrize("name", ["_stale_confidences", "req_states.num_computed_tokens_np"])
+def test_a_manager_without_the_state_we_read_is_left_as_it_was(name):
+    batch = Batch(np.random.default_rng(9), 4, K)
+    manager = manager_of(batch, random_table(np.random.default_rng(9), 4, K), 10**6)
+    owner = manager.req_states if "." in name else manager
+    delattr(owner, name.rpartition(".")[2])
+    with pytest.raises(UnsupportedVllm, match=f"has no {name}"):
+        attached(manager)
+    assert "get_num_tokens" not in vars(manager)
