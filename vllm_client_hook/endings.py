@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from vllm_client_hook.retry_info import retry_delay
+from acceptd.retry_info import retry_after
 
 if TYPE_CHECKING:
     from vllm_client_hook.backoff import Backoff
@@ -44,7 +44,7 @@ def ending_of(error: Any, backoff: Backoff, *, welcomed: bool, drain_after: floa
         return Ending(line, None)
     asked = drain_after
     if asked is None and error is not None:
-        asked = retry_delay(error.trailing_metadata())
+        asked = retry_after(error.trailing_metadata())
     if asked is not None:
         return Ending(line, backoff.asked(asked))
     return Ending(line, backoff.exhausted() if code in _SLOW else backoff.failed())

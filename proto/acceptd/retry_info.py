@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 #: Trailing metadata that carries the serialized google.rpc.Status.
 STATUS_DETAILS_KEY: Final = "grpc-status-details-bin"
 
-_TYPE_URL: Final = "type.googleapis.com/google.rpc.RetryInfo"
-_VARINT, _BYTES = 0, 2
+_TYPE_NAME: Final = "google.rpc.RetryInfo"
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # Field numbers. google.rpc.Status: code 1, message 2, details 3. google.rpc.RetryInfo: retry_delay 1.
 _CODE, _MESSAGE, _DETAILS, _RETRY_DELAY = 1, 2, 3, 1
 
@@ -30,7 +30,9 @@ def encode_retry_info(code: int, message: str, seconds: float) -> bytes:
     """
     delay = Duration()
     delay.FromNanoseconds(round(seconds * 1e9))
-    detail = AnyMessage(type_url=_TYPE_URL, value=_field(_RETRY_DELAY, delay.SerializeToString()))
+    detail = AnyMessage(
+        type_url=f"type.googleapis.com/{_TYPE_NAME}", value=_field(_RETRY_DELAY, delay.SerializeToString())
+    )
     status = _varint(_CODE << 3 | _VARINT) + _varint(code)
     return status + _field(_MESSAGE, message.encode()) + _field(_DETAILS, detail.SerializeToString())
 
@@ -54,7 +56,8 @@ def _delay(status: bytes) -> float | None:
         if number != _DETAILS:
             continue
         detail = AnyMessage.FromString(raw)
-        if detail.type_url != _TYPE_URL:
+        # Any prefix: only what follows the last slash names the type.
+        if detail.TypeName() != _TYPE_NAME:
             continue
         for inner, delay in _fields(detail.value):
             if inner == _RETRY_DELAY:
@@ -68,18 +71,23 @@ def _field(number: int, value: bytes) -> bytes:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(number, value) of the length-delimited fields; varints are passed over. Raises ValueError, IndexError."""
+    """(number, value) of the length-delimited fields; others are passed over. Raises ValueError, IndexError."""
     at = 0
     while at < len(data):
         tag, at = _read_varint(data, at)
-        value, at = _read_varint(data, at)
-        if tag & 7 == _BYTES:
-            if at + value > len(data):
+        kind = tag & 7
+        if kind == _BYTES:
+            size, at = _read_varint(data, at)
+            if at + size > len(data):
                 raise ValueError("field runs past the end")
-            yield tag >> 3, data[at : at + value]
-            at += value
-        elif tag & 7 != _VARINT:
-            raise ValueError(f"wire type {tag & 7} does not occur in google.rpc.Status")
+            yield tag >> 3, data[at : at + size]
+            at += size
+        elif kind == _VARINT:
+            _, at = _read_varint(data, at)
+        elif kind in (_FIXED64, _FIXED32):
+            at += 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError(f"wire type {kind} does not occur in proto3")
 
 
 def _varint(value: int) -> bytes:

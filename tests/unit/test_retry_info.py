@@ -83,3 +83,16 @@ def test_a_negative_delay_and_none_at_all_say_nothing():
     assert retry_after([(STATUS_DETAILS_KEY, STATUS(code=8).SerializeToString())]) is None
     assert retry_after([]) is None
     assert retry_after(None) is None
+
+
+def test_fields_of_other_types_and_another_prefix_of_the_type_are_passed_over():
+    """A later google.rpc.Status may have more fields, and who packs an Any chooses what stands before the slash."""
+    status = STATUS(code=8)
+    info = RETRY_INFO()
+    info.retry_delay.FromNanoseconds(2_500_000_000)
+    detail = status.details.add(type_url="example.com/google.rpc.RetryInfo", value=info.SerializeToString())
+    assert detail.Is(RETRY_INFO.DESCRIPTOR)
+    fixed32, fixed64, varint = b"\x7d" + bytes(4), b"\x79" + bytes(8), b"\x78\x01"
+    data = fixed64 + varint + fixed32 + status.SerializeToString()
+    assert STATUS.FromString(data).code == 8
+    assert retry_after([(STATUS_DETAILS_KEY, data)]) == 2.5
