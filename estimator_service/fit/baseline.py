@@ -4,8 +4,9 @@
     shifted    logit P = (1 + Δω/ω)·g_s(x) + β'_sk
 
 ω is the slope of the straight line, so that Δω is a change of that slope. The baseline bends where the data do, and the
-slope is taken along it: on a straight line, a mere shift of where x lies would pass for another slope. The shifted
-intercepts are solved for anew in each round, so that neither they nor the mix of temperatures enter the slope's score
+slope is taken along it: on a straight line, a mere shift of where x lies would pass for another slope. Where another
+draft bends elsewhere, the *tilt* sees it: g_s(x) + Δω·x; it answers to a workload a little as well. The shifted
+intercepts are solved for anew in each round, so that neither they nor the mix of temperatures enter the score of either
 (profile likelihood: Cox and Hinkley, Theoretical Statistics, 1974, ch. 9).
 """
 
@@ -59,13 +60,15 @@ _LEVEL_BINS: Final = np.searchsorted(np.asarray(EDGES), np.asarray(LEVELS))
 class Score:
     """One round at the baseline. Gradients of the log-likelihood and their information, nats, dispersion 1.
 
-    slope: profiled over the intercepts, slope_information likewise. intercepts, intercept_information: float64[K], at
-    the baseline's slope. blocks: first drafts of the round. above: float64[L], how many of them have x at or above each
-    of LEVELS.
+    slope, tilt: along the baseline's own shape, and along x itself; both profiled over the intercepts, their
+    information likewise. intercepts, intercept_information: float64[K], at the baseline's slope. blocks: first drafts
+    of the round. above: float64[L], how many of them have x at or above each of LEVELS.
     """
 
     slope: float
     slope_information: float
+    tilt: float
+    tilt_information: float
     intercepts: Floats
     intercept_information: Floats
     blocks: float
@@ -78,7 +81,7 @@ class Baseline:
 
     slopes: float64[S, 1 + len(KNOTS)], of each piece. intercepts: float64[S, K]. known: bool[S], segments with enough
     observations. line_slope: slope of the straight line over all segments, for people. shares: float64[L], of first
-    drafts at or above LEVELS, clipped. slope_information, intercept_information [K], blocks: what it was learned from.
+    drafts at or above LEVELS, clipped. *_information (intercepts: [K]), blocks: what it was learned from.
     """
 
     slopes: Floats
@@ -87,6 +90,7 @@ class Baseline:
     line_slope: float
     shares: Floats
     slope_information: float
+    tilt_information: float
     intercept_information: Floats
     blocks: float
 
@@ -105,6 +109,7 @@ class Baseline:
             line_slope=float(line.slopes[0, 0]),
             shares=np.clip(above / max(blocks, 1.0), MIN_SHARE, 1.0 - MIN_SHARE),
             slope_information=0.0,
+            tilt_information=0.0,
             intercept_information=np.zeros(sums.shape[2]),
             blocks=blocks,
         )
@@ -112,6 +117,7 @@ class Baseline:
         return replace(
             baseline,
             slope_information=score.slope_information,
+            tilt_information=score.tilt_information,
             intercept_information=score.intercept_information,
         )
 
@@ -130,14 +136,15 @@ class Baseline:
             step = residual.sum(axis=2) - _ROUND_PRECISION * shift
             shift += np.clip(step / (weight.sum(axis=2) + _ROUND_PRECISION), -1.0, 1.0)
         residual, weight = _moments(cells, eta + shift[:, :, None])
-        total = weight.sum(axis=2)
-        direction = (eta - intercepts[:, :, None]) / max(self.line_slope, _MIN_SLOPE)
-        mean = np.divide((weight * direction).sum(axis=2), total, out=np.zeros_like(total), where=total > 0)
-        centred = direction - mean[:, :, None]
+        shape = (eta - intercepts[:, :, None]) / max(self.line_slope, _MIN_SLOPE)
+        slope, slope_information = _profiled(residual, weight, shape)
+        tilt, tilt_information = _profiled(residual, weight, cells.x)
         blocks, above = _first_drafts(sums[0])
         return Score(
-            slope=float((residual * centred).sum()),
-            slope_information=float((weight * centred**2).sum()),
+            slope=slope,
+            slope_information=slope_information,
+            tilt=tilt,
+            tilt_information=tilt_information,
             intercepts=gradient,
             intercept_information=information,
             blocks=blocks,
@@ -151,6 +158,14 @@ def _moments(cells: Cells, eta: Floats) -> tuple[Floats, Floats]:
     p = np.where(eta > 0, 1.0, small) / (1.0 + small)
     expected = cells.n * p
     return cells.accepted - expected, expected * (1.0 - p)
+
+
+def _profiled(residual: Floats, weight: Floats, direction: Floats) -> tuple[float, float]:
+    """Score and information along `direction`, float64[S, K, B] each, with an intercept a segment and position free."""
+    total = weight.sum(axis=2)
+    mean = np.divide((weight * direction).sum(axis=2), total, out=np.zeros_like(total), where=total > 0)
+    centred = direction - mean[:, :, None]
+    return float((residual * centred).sum()), float((weight * centred**2).sum())
 
 
 def _fit(cells: Cells) -> Point:

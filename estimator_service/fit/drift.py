@@ -1,8 +1,8 @@
 """Names what changed at a pair: the pair itself, or only its workload.
 
-*Pair drift*: the slope moved by more than its noise and more than a workload moves it. Another draft, another
-quantisation, another sampling method. *Workload drift*: the slope did not, but intercepts, or the shares of confident
-and unconfident first drafts, did. Other prompts; the coefficients follow by themselves.
+*Pair drift*: the slope, or the tilt of a link that bends, moved by more than its noise and more than a workload moves
+it. Another draft, another quantisation, another sampling method. *Workload drift*: it did not, but intercepts, or the
+shares of confident and unconfident first drafts, did. Other prompts; the coefficients follow by themselves.
 
 One round after another is scored at a frozen baseline, since coefficients that follow the data would hide the change,
 and enters CUSUMs (`streams`). Intercepts answer to a moved slope too and often first, so workload drift is named only
@@ -26,6 +26,7 @@ from estimator_service.fit.streams import (
     COMMON,
     FIRST_POSITION,
     SLOPE,
+    TILT,
     describe,
     evidence,
     known_by,
@@ -142,7 +143,7 @@ class DriftDetector:
     def scores(self) -> dict[DriftKind, float]:
         """Evidence for each kind as a share of what names it: 0 none, 1 enough (if the change is large enough too)."""
         highest = self._cusum.statistic.max(axis=0) / self._cusum.threshold
-        return {DriftKind.PAIR: float(highest[SLOPE]), DriftKind.WORKLOAD: float(highest[SLOPE + 1 :].max())}
+        return {DriftKind.PAIR: float(highest[:COMMON].max()), DriftKind.WORKLOAD: float(highest[COMMON:].max())}
 
     def remarks(self) -> tuple[str, ...]:
         """The latest drift, one line, as long as it is news."""
@@ -204,10 +205,10 @@ class DriftDetector:
         cusum.update(ratio / dispersion, gradient, information, score.blocks)
         self._dispersion.update(gradient, information, cusum.statistic.max(axis=0) <= cusum.threshold / 2.0)
         alarms = cusum.alarms(dispersion, known, self._sizes)
-        if alarms[:, SLOPE].any():
-            alarms[:, SLOPE + 1 :] = False
+        if alarms[:, :COMMON].any():
+            alarms[:, COMMON:] = False
             return self._name(DriftKind.PAIR, alarms, dispersion, known)
-        in_doubt = cusum.statistic[:, SLOPE].max() > cusum.threshold / 2.0
+        in_doubt = cusum.statistic[:, :COMMON].max() > cusum.threshold / 2.0
         needed = dispersion[SLOPE] / VERDICT_ERROR**2 * (2.0 if in_doubt else 1.0)
         alarms &= (cusum.witness_information[SLOPE] >= needed) | (cusum.blocks >= VERDICT_BLOCKS)
         return self._name(DriftKind.WORKLOAD, alarms, dispersion, known) if alarms.any() else None
@@ -224,12 +225,13 @@ class DriftDetector:
             dispersion[:FIRST_POSITION],
             known[:FIRST_POSITION],
         )
+        moved = TILT if stream == TILT else SLOPE
         return Drift(
             kind,
             self._round,
             self._round - int(cusum.rounds[side, stream]) + 1,
-            float(change[SLOPE]),
-            float(errors[SLOPE]),
+            float(change[moved]),
+            float(errors[moved]),
             float(change[COMMON]),
             float(errors[COMMON]),
             describe(int(stream), self._baseline, float(shift), float(error)),

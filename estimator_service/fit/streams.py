@@ -1,6 +1,6 @@
-"""The streams that drift detection watches: slope, common intercept, K intercepts, L shares of first drafts.
+"""The streams that drift detection watches: slope, tilt, common intercept, K intercepts, L shares of first drafts.
 
-M = 2 + K + L. Each round gives each stream a gradient and an information at the baseline; information is a number of
+M = 3 + K + L. Each round gives each stream a gradient and an information at the baseline; information is a number of
 drafts for the shares, whose unit is one draft's standard deviation.
 """
 
@@ -17,13 +17,19 @@ from estimator_service.fit.cusum import normal_ratio, share_ratio
 Floats = NDArray[np.float64]
 
 SLOPE: Final = 0
-COMMON: Final = 1
+TILT: Final = 1
+#: Streams that tell of the pair come first.
+COMMON: Final = 2
 #: First of the K intercepts.
-FIRST_POSITION: Final = 2
+FIRST_POSITION: Final = 3
 
 #: Change of slope that matters: within one pair it varies by less (.51 to .55 over workloads). Raising it lets a
 #: similar draft pass for the same one.
 SLOPE_SIZE: Final = 0.06
+
+#: Change of tilt that matters: another workload's own bends amount to less (.11 at most between the recorded ones of a
+#: pair whose link bends strongly). Raising it misses drafts that differ in shape more than in slope.
+TILT_SIZE: Final = 0.12
 
 #: Change of an intercept that matters, nats: 2.5 points of acceptance at one half. Raising it ignores milder shifts.
 INTERCEPT_SIZE: Final = 0.1
@@ -42,30 +48,33 @@ def num_streams(positions: int) -> int:
     return FIRST_POSITION + positions + NUM_LEVELS
 
 
-def _of_each(positions: int, slope: float, intercept: float, share: float) -> Floats:
+def _of_each(positions: int, slope: float, tilt: float, intercept: float, share: float) -> Floats:
     values = np.full(num_streams(positions), intercept)
-    values[SLOPE], values[-NUM_LEVELS:] = slope, share
+    values[SLOPE], values[TILT], values[-NUM_LEVELS:] = slope, tilt, share
     return values
 
 
 def sizes(positions: int) -> Floats:
     """float64[M]: changes that matter."""
-    return _of_each(positions, SLOPE_SIZE, INTERCEPT_SIZE, SHARE_SIZE)
+    return _of_each(positions, SLOPE_SIZE, TILT_SIZE, INTERCEPT_SIZE, SHARE_SIZE)
 
 
 def prior_dispersion(positions: int) -> Floats:
     """float64[M]: dispersion before there is evidence."""
-    return _of_each(positions, _LABEL_DISPERSION, _LABEL_DISPERSION, _SHARE_DISPERSION)
+    return _of_each(positions, _LABEL_DISPERSION, _LABEL_DISPERSION, _LABEL_DISPERSION, _SHARE_DISPERSION)
 
 
 def evidence(baseline: Baseline, score: Score, untrimmed: bool) -> tuple[Floats, Floats, Floats]:
     """Of one round by stream: gradient and information, float64[M], and log-likelihood ratios, float64[2, M]."""
-    labels = np.concatenate(([score.slope, score.intercepts.sum()], score.intercepts))
+    labels = np.concatenate(([score.slope, score.tilt, score.intercepts.sum()], score.intercepts))
     information = np.concatenate(
-        ([score.slope_information, score.intercept_information.sum()], score.intercept_information)
+        (
+            [score.slope_information, score.tilt_information, score.intercept_information.sum()],
+            score.intercept_information,
+        )
     )
     steps = np.full(len(labels), 2.0 * INTERCEPT_SIZE)
-    steps[SLOPE] = 2.0 * SLOPE_SIZE
+    steps[SLOPE], steps[TILT] = 2.0 * SLOPE_SIZE, 2.0 * TILT_SIZE
     shares = baseline.shares
     above, blocks = (score.above, score.blocks) if untrimmed else (np.zeros(NUM_LEVELS), 0.0)
     moved = share_ratio(above, blocks, shares, 2.0 * SHARE_SIZE, (MIN_SHARE, 1.0 - MIN_SHARE))
@@ -80,7 +89,7 @@ def known_by(baseline: Baseline) -> Floats:
     """Information that the baseline rests on, by stream: float64[M]."""
     return np.concatenate(
         (
-            [baseline.slope_information, baseline.intercept_information.sum()],
+            [baseline.slope_information, baseline.tilt_information, baseline.intercept_information.sum()],
             baseline.intercept_information,
             np.full(NUM_LEVELS, baseline.blocks),
         )
@@ -91,6 +100,8 @@ def describe(stream: int, baseline: Baseline, shift: float, error: float) -> str
     """What `stream` saw, one line."""
     if stream == SLOPE:
         return f"slope {baseline.line_slope:.2f} → {baseline.line_slope + shift:.2f} (±{error:.2f})"
+    if stream == TILT:
+        return f"slope in x changed by {shift:+.2f} (±{error:.2f}), and the link's bends with it"
     positions = len(baseline.intercept_information)
     if stream == COMMON:
         return f"intercepts moved by {shift:+.2f} (±{error:.2f}) at the old slope"

@@ -79,6 +79,18 @@ def test_a_change_is_named_once_within_ten_rounds_and_the_new_state_is_the_next_
     assert named[kind] == 8
 
 
+def test_a_draft_that_bends_elsewhere_is_pair_drift():
+    """The recorded pair is flat for x below 0; one that is straight has another slope there, not along the bend."""
+    chat = recorded()[1]
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        straight = (drawn(rng, 0.55, 0.2, mean=0.0, deviation=1.7) for _ in range(12))
+        drifts = watch(chain(chat.resampled(rng, 30), straight))
+        assert [drift.kind for drift in drifts] == [DriftKind.PAIR]
+        assert 30 < drifts[0].round <= 40
+        assert drifts[0].slope > 0.1
+
+
 def test_the_size_of_a_named_change_covers_the_truth():
     covered = 0
     for seed in range(8):
