@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from acceptd.errors import ConfigError
 from estimator_service.cli.client import InspectClient
+from estimator_service.cli.lab_extra import lab_extra
 from estimator_service.cli.lab_view import show_replay, show_roles
 from estimator_service.cli.options import DEFAULT_ADDRESS, Address, Json, Pair
 from estimator_service.cli.output import console, count, number, print_json, table
@@ -51,7 +52,7 @@ def record(  # noqa: PLR0917  (a command's options)
       acceptd record llama -o monday.parquet --seconds 3600
       acceptd record llama -o sample.parquet --blocks 100000 && acceptd replay sample.parquet
     """
-    with _lab():
+    with lab_extra():
         from estimator_service.lab.record import Recorder  # noqa: PLC0415
     if output.exists() and not force:
         raise ConfigError(f"{output} exists; accepted: another name, or --force")
@@ -108,7 +109,7 @@ def replay(
       acceptd replay trace.parquet -e round,link+segments --round 2000 --plot plots/
       acceptd replay trace.parquet --json | jq '.estimators.line.ece'
     """
-    with _lab():
+    with lab_extra():
         from estimator_service.lab import replay as replaying  # noqa: PLC0415
         from estimator_service.lab.estimators.registry import build  # noqa: PLC0415
         from estimator_service.lab.trace import Trace  # noqa: PLC0415
@@ -139,7 +140,7 @@ def features(trace: TracePath, as_json: Json = False) -> None:
     Examples:
       acceptd features trace.parquet
     """
-    with _lab():
+    with lab_extra():
         from estimator_service.lab.feature_table import feature_table  # noqa: PLC0415
         from estimator_service.lab.trace import Trace  # noqa: PLC0415
     opened = Trace(trace)
@@ -175,7 +176,7 @@ def roles(
       acceptd roles trace.parquet
       acceptd roles llama-eagle3.parquet qwen-mtp.parquet --json
     """
-    with _lab():
+    with lab_extra():
         from estimator_service.lab.roles import fit_roles, spread  # noqa: PLC0415
         from estimator_service.lab.trace import Trace  # noqa: PLC0415
     opened = [Trace(path) for path in traces]
@@ -187,18 +188,6 @@ def roles(
         print_json({"roles": [role.as_json() for role in found], "spread": spread(found).as_json()})
     else:
         show_roles(found, spread(found), several=len(opened) > 1)
-
-
-@contextmanager
-def _lab() -> Iterator[None]:
-    """Imports of the lab: heavy, and of an extra that may be missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing in {"acceptd", "estimator_service"}:
-            raise
-        raise ConfigError(f'{missing} is not installed; this command needs: pip install "acceptd[lab]"') from error
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import typer
 from rich.progress import Progress
 
 from acceptd.errors import ConfigError
+from estimator_service.cli.lab_extra import lab_extra
 from estimator_service.cli.options import Json
 from estimator_service.cli.output import console, print_json
 from estimator_service.cli.simulation_view import show
@@ -66,11 +67,14 @@ def simulate(
       acceptd simulate trace.parquet --costs costs.json --concurrency 16,64,256 --plot plots/
       acceptd simulate trace.parquet --json | jq '.concurrency["64"].av'
     """
-    from estimator_service.lab.estimators.registry import ATTACHED, ESTIMATORS  # noqa: PLC0415  (needs the lab extra)
-    from estimator_service.lab.simulate import DEPTH_OF, POLICIES  # noqa: PLC0415
-    from estimator_service.lab.simulate import simulate as run  # noqa: PLC0415
-    from estimator_service.lab.trace import Trace  # noqa: PLC0415
+    with lab_extra():
+        from estimator_service.lab.estimators.registry import ATTACHED, ESTIMATORS  # noqa: PLC0415
+        from estimator_service.lab.simulate import DEPTH_OF, POLICIES  # noqa: PLC0415
+        from estimator_service.lab.simulate import simulate as run  # noqa: PLC0415
+        from estimator_service.lab.trace import Trace  # noqa: PLC0415
 
+        if plot is not None:
+            from estimator_service.lab.simulate_plot import save_plots  # noqa: PLC0415  (loads matplotlib)
     if costs is not None and roofline is not None:
         raise ConfigError("--costs and --roofline were both given; accepted: one of them")
     wanted = _concurrencies(concurrency)
@@ -95,8 +99,6 @@ def simulate(
             on_progress=lambda done: progress.advance(task, done),
         )
     if plot is not None:
-        from estimator_service.lab.simulate_plot import save_plots  # noqa: PLC0415  (loads matplotlib)
-
         paths = save_plots(result, plot)
     if as_json:
         print_json(result.as_json())
