@@ -176,6 +176,26 @@ def drafter(directory: Path, *, method: str) -> dict[str, Any]:
         service.stop()
 
 
+def block_rejection(directory: Path) -> dict[str, Any]:
+    """Verification by vLLM's block test, whose verdicts are not per token."""
+    service = Service(directory)
+    service.start()
+    os.environ["ACCEPTD_ADDRESS"] = service.address
+    try:
+        llm = engine.start(models(directory), rejection_sample_method="block")
+        engine.generate(llm, 3, 16)
+        watch = llm.collective_rpc("watched")[0]
+        pair = service.ask("pairs")[0]["id"]
+        deadline = time.monotonic() + 20
+        while True:
+            llm.collective_rpc("acceptd_flush", args=(5.0,))
+            shown = service.ask("show", pair)
+            if shown["totals"]["exclusions"] or time.monotonic() > deadline:
+                return {"shown": shown, "watch": watch}
+    finally:
+        service.stop()
+
+
 def ranks(directory: Path, *, tensor_parallel: int = 2, length: int = 60) -> dict[str, Any]:
     """Two ranks: what each applied after every step, over at least five changes."""
     service = Service(directory)

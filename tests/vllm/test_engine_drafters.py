@@ -29,3 +29,10 @@ def test_counts_and_coefficients_are_exact(tmp_path, method):
     wanted = np.array([shown["coefficients"]["slope"], *shown["coefficients"]["intercepts"]], np.float32)
     held = np.array(status["slope"] + status["intercepts"], np.float32)
     assert (held.view(np.uint32) == wanted.view(np.uint32)).all()
+
+
+def test_another_rejection_method_gives_no_observation(tmp_path):
+    answer = run("block_rejection", tmp_path)
+    shown, watch = answer["shown"], answer["watch"]
+    assert shown["observations"] == 0
+    assert shown["totals"]["exclusions"]["rejection_method"] == watch["blocks"][""]
