@@ -59,7 +59,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True, validate_default=True)
 
     listen: str = Field("127.0.0.1:50051", description="gRPC address: HOST:PORT, port 0 for any free one")
-    metrics_listen: str = Field("127.0.0.1:9464", description="HTTP address of /metrics and /healthz; empty: none")
+    metrics_listen: str = Field(
+        "127.0.0.1:9464", description="HTTP address of the status page, /metrics and /healthz; empty: none"
+    )
     insecure: bool = Field(False, description="allow listening beyond loopback without TLS")
     store: Path | None = Field(None, description="SQLite file; none: everything is forgotten at exit")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe level logged")

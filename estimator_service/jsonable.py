@@ -6,10 +6,20 @@ the bits a worker holds.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from acceptd.segments import Segment
 from acceptd.v1 import inspect_pb2, types_pb2
+
+
+def finite(value: Any) -> Any:
+    """`value` with null in place of NaN and infinity, which JSON has no word for."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def reason_name(value: int) -> str:

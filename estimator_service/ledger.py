@@ -15,6 +15,7 @@ batches meanwhile.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import sqlite3
@@ -25,6 +26,7 @@ from estimator_service.publication import Publication
 from estimator_service.records import (
     EpochRecord,
     ForgetRecord,
+    HistoryRecord,
     JournalRecord,
     Record,
 )
@@ -197,9 +199,27 @@ class Ledger:
         # What was published since the latest commit is in memory only.
         found = {item.version: item for item in recent}
         for record in records:
-            publication = Publication.from_json(json.loads(record.body), published=self._clock.monotonic())
+            publication = self._publication(record)
             found.setdefault(publication.version, publication)
         return [found[version] for version in sorted(found, reverse=True)][:limit]
+
+    async def course(self, pair: Pair, points: int) -> list[Publication]:
+        """All of a pair's history thinned to at most `points` publications, oldest first, the newest among them."""
+        found = {item.version: item for item in pair.recent()}
+        if self._writer is not None and self.trouble is None:
+            with contextlib.suppress(sqlite3.Error):
+                # Read and parsed in the writer's thread: the loop answers workers meanwhile.
+                stored = await asyncio.wrap_future(
+                    self._writer.call(lambda store: [self._publication(item) for item in store.course(pair.id, points)])
+                )
+                last = max((item.version for item in stored), default=None)
+                newer = [item for item in found.values() if last is None or item.version > last]
+                found = {item.version: item for item in (*stored, *newer)}
+        newest_first = sorted(found, reverse=True)
+        return [found[version] for version in reversed(newest_first[:: max(1, -(-len(newest_first) // points))])]
+
+    def _publication(self, record: HistoryRecord) -> Publication:
+        return Publication.from_json(json.loads(record.body), published=self._clock.monotonic())
 
     # Writing
 

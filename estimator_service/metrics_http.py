@@ -1,16 +1,18 @@
-"""The HTTP side for machines: /metrics and /healthz. A few GETs, one answer a connection, everything bounded."""
+"""The HTTP side: /metrics, /healthz and the status page. A few GETs, one answer a connection, everything bounded."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl
 
 from prometheus_client.exposition import choose_encoder
 
 from acceptd.errors import ConfigError
+from estimator_service.http_message import Answer, Request
+from estimator_service.status_page import StatusPage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -37,15 +39,6 @@ _REASONS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Status, content type and body of a response."""
-
-    status: int
-    body: bytes
-    content_type: str = "text/plain; charset=utf-8"
-
-
 class MetricsHttp:
     """Serves `registry` and the fleet's health. `address` is HOST:PORT once started."""
 
@@ -55,9 +48,10 @@ class MetricsHttp:
         self._registry = registry
         self._open = 0
         self._server: asyncio.Server | None = None
-        self._routes: dict[str, Callable[[dict[str, str]], Awaitable[Answer]]] = {
+        self._routes: dict[str, Callable[[Request], Awaitable[Answer]]] = {
             "/metrics": self._metrics,
             "/healthz": self._health,
+            **StatusPage(fleet).routes,
         }
 
     async def start(self, address: Address) -> None:
@@ -80,12 +74,20 @@ class MetricsHttp:
         self._open += 1
         try:
             async with asyncio.timeout(_SECONDS):
-                answer = await self._answer(reader) if self._open <= _MAX_CONNECTIONS else Answer(503, b"busy\n")
-                head = (
-                    f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\nContent-Type: {answer.content_type}\r\n"
-                    f"Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
+                head_only, answer = False, Answer(503, b"busy\n")
+                if self._open <= _MAX_CONNECTIONS:
+                    head_only, answer = await self._answer(reader)
+                fields = (
+                    ("Content-Type", answer.content_type),
+                    ("Content-Length", str(len(answer.body))),
+                    ("Connection", "close"),
+                    ("X-Content-Type-Options", "nosniff"),
+                    *answer.headers,
                 )
-                writer.write(head.encode() + answer.body)
+                head = "".join(f"{name}: {value}\r\n" for name, value in fields)
+                writer.write(f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\n{head}\r\n".encode())
+                if not head_only:
+                    writer.write(answer.body)
                 await writer.drain()
         except (TimeoutError, ConnectionError) as error:
             logger.debug("HTTP: %r", error)
@@ -93,29 +95,30 @@ class MetricsHttp:
             self._open -= 1
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> Answer:
+    async def _answer(self, reader: asyncio.StreamReader) -> tuple[bool, Answer]:
+        """(whether the body stays here, the answer)."""
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            return Answer(400, b"accepted: an HTTP request of at most 16 KiB\n")
+            return False, Answer(400, b"accepted: an HTTP request of at most 16 KiB\n")
         line, *fields = head.split("\r\n")
         method, _, rest = line.partition(" ")
-        path = rest.partition(" ")[0].partition("?")[0]
+        path, _, query = rest.partition(" ")[0].partition("?")
         if method not in {"GET", "HEAD"}:
-            return Answer(405, b"accepted: GET\n")
+            return False, Answer(405, b"accepted: GET\n")
         route = self._routes.get(path)
         if route is None:
-            return Answer(404, f"accepted: {', '.join(self._routes)}\n".encode())
+            return False, Answer(404, f"accepted: {', '.join(self._routes)}\n".encode())
         headers = {name.strip().lower(): value.strip() for name, _, value in (item.partition(":") for item in fields)}
-        return await route(headers)
+        return method == "HEAD", await route(Request(dict(reversed(parse_qsl(query))), headers))
 
-    async def _metrics(self, headers: dict[str, str]) -> Answer:
-        encode, content_type = choose_encoder(headers.get("accept", ""))
+    async def _metrics(self, request: Request) -> Answer:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
         # Rendering takes a while with many pairs: off the loop that answers workers.
         body = await asyncio.get_running_loop().run_in_executor(None, encode, self._registry)
         return Answer(200, body, content_type)
 
-    async def _health(self, headers: dict[str, str]) -> Answer:
+    async def _health(self, request: Request) -> Answer:
         trouble = self._fleet.ledger.trouble
         status = "draining" if self._fleet.draining else "degraded" if trouble else "ok"
         body = {

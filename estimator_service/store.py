@@ -133,6 +133,16 @@ class Store:
         query = "SELECT * FROM history WHERE pair = ? ORDER BY epoch DESC, counter DESC LIMIT ?"
         return [HistoryRecord(*row) for row in self._execute(query, (pair, limit))]
 
+    def course(self, pair: str, points: int) -> list[HistoryRecord]:
+        """Every so-many-th version, newest first, so that at most `points` cover all that is kept."""
+        query = (
+            "WITH numbered AS (SELECT rowid AS id, row_number() OVER (ORDER BY epoch DESC, counter DESC) - 1 AS place,"
+            " count(*) OVER () AS kept FROM history WHERE pair = ?1)"
+            " SELECT history.* FROM numbered JOIN history ON history.rowid = numbered.id"
+            " WHERE place % max(1, (kept + ?2 - 1) / ?2) = 0 ORDER BY place"
+        )
+        return [HistoryRecord(*row) for row in self._execute(query, (pair, points))]
+
     def snapshot(self, pair: str) -> SnapshotRecord | None:
         """The newest one whose checksum holds."""
         query = (

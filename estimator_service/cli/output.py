@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from estimator_service.jsonable import finite
+
 #: Shown where there is no value yet.
 NONE = "–"
 
@@ -27,16 +29,8 @@ def console() -> Console:
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     """One JSON document on stdout. NaN and infinity become null: JSON has no word for them."""
-    sys.stdout.write(json.dumps(_plain(value), indent=indent, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(finite(value), indent=indent, ensure_ascii=False) + "\n")
     sys.stdout.flush()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table(*columns: str, title: str | None = None) -> Table:

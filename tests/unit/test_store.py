@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 
 import pytest
@@ -52,6 +53,22 @@ def test_records_come_back_as_they_were(tmp_path):
     store.commit([EpochRecord(2), MarkRecord("w", 2**64 - 1, "p", 1, 3)])
     assert store.epoch() == 4, "never goes down"
     assert store.marks()[0].sequence == 2, "never goes down"
+
+
+def test_a_course_covers_all_versions_with_the_newest_among_them(tmp_path):
+    store = make(tmp_path / "s", history_versions=1000)
+    store.commit([HistoryRecord("p", 1 + i // 400, i % 400, float(i), "refit", "{}") for i in range(1000)])
+    store.commit([HistoryRecord("q", 1, 1, 0.0, "refit", "{}")])
+    whole = store.history("p", 2000)
+    assert store.course("p", 1000) == whole
+    for points in (1, 7, 240, 999):
+        course = store.course("p", points)
+        assert len(course) <= points
+        assert course[0] == whole[0]
+        steps = {whole.index(b) - whole.index(a) for a, b in itertools.pairwise(course)}
+        assert len(steps) <= 1, "evenly"
+        assert points == 1 or whole.index(course[-1]) >= 1000 - max(steps)
+    assert store.course("nobody", 5) == []
 
 
 def test_a_commit_is_all_or_nothing(tmp_path):
