@@ -70,25 +70,23 @@ def fixed(blocks: Blocks, plan: Schedule, costs: CostModel, k: int) -> Outcome:
 
 
 def threshold(blocks: Blocks, plan: Schedule, costs: CostModel, least: float) -> Outcome:
-    """Stop a block before its first token with q_max below `least` (Draft & Verify, with a fixed threshold).
+    """A block ends with its first token whose q_max is below `least` (Draft & Verify, with a fixed threshold).
 
-    The token that stops a block has been drafted by then: an autoregressive draft takes as many passes as the
-    batch's longest block needs, that one included.
+    All that was drafted is verified, the token that ended the block included. An autoregressive draft takes as many
+    passes as the batch's longest block.
     """
-    num_positions = blocks.num_positions
     steps, requests = plan.rows.shape
     confident = blocks.x[plan.rows] >= np.log(least) - np.log1p(-least)
-    depth = np.minimum.accumulate(confident, axis=2).sum(axis=2)
-    drafted = np.minimum(depth + 1, num_positions)
+    depth = np.minimum(np.minimum.accumulate(confident, axis=2).sum(axis=2) + 1, blocks.num_positions)
     accepted = int(np.minimum(blocks.accepted[plan.rows], depth).sum(dtype=np.int64))
-    verified = depth.sum(axis=1)
-    milliseconds = costs.step_ms(drafted.max(axis=1), requests, requests + verified)
+    drafts = depth.sum(axis=1)
+    milliseconds = costs.step_ms(depth.max(axis=1), requests, requests + drafts)
     return Outcome(
         tokens=accepted + steps * requests,
         milliseconds=float(milliseconds.sum()),
         steps=steps,
-        scheduled=int(drafted.sum()),
-        verified=int(verified.sum()),
+        scheduled=int(drafts.sum()),
+        verified=int(drafts.sum()),
         accepted=accepted,
     )
 

@@ -90,15 +90,14 @@ def test_fixed_k_by_hand() -> None:
     assert fixed(source, plan, costs(2), 0).throughput == pytest.approx(1e3 * 8 / (4 * 4.0))
 
 
-def test_a_threshold_stops_before_the_first_weak_token_and_pays_for_drafting_it() -> None:
+def test_a_threshold_ends_a_block_with_its_first_weak_token() -> None:
     source = blocks([1, 1])
     source.positions["logit_qmax"] = np.array([[2.0, -2.0, 2.0], [-2.0, 2.0, 2.0]], np.float32)
     object.__setattr__(source, "accepted", np.array([3, 3], np.uint8))
     outcome = threshold(source, schedule(source, 2, 10), costs(2), 0.5)
-    assert outcome.verified == 1
-    assert outcome.tokens == 3
-    assert outcome.milliseconds == pytest.approx(0.5 * 2 + 2.0 + 3)
-    assert outcome.scheduled == 3
+    assert (outcome.scheduled, outcome.verified) == (3, 3)
+    assert outcome.tokens == 3 + 2
+    assert outcome.milliseconds == pytest.approx(0.5 * 2 + 2.0 + 5)
 
 
 def test_adaptive_verification_emits_and_pays_for_what_it_admits() -> None:
