@@ -45,7 +45,7 @@ FINAL_ERROR: Final = 0.007
 #: Where the slope cannot be known that well (saturated features), observations that serve in place of FIRST_ERROR and
 #: FINAL_ERROR.
 FIRST_OBSERVATIONS: Final = 50_000
-FINAL_OBSERVATIONS: Final = 500_000
+FINAL_OBSERVATIONS: Final = 250_000
 
 #: A young baseline is replaced once it would rest on this many times the observations. Lower values replace it more
 #: often, each time with a chance that a change has just begun and is learned in.
@@ -73,6 +73,10 @@ VERDICT_ERROR: Final = 0.02
 #: Where the slope cannot be known that well (saturated features, traffic of a new temperature), blocks since then that
 #: serve in its place.
 VERDICT_BLOCKS: Final = 6_000
+
+#: Bins of x that are kept as one while a baseline is learned, to save memory. Means of x are kept, so what it loses is
+#: of second order in the width; knots stay on edges.
+_MERGED: Final = 2
 
 #: Rounds for which a drift is news.
 REMARK_ROUNDS: Final = 100
@@ -110,7 +114,7 @@ class Drift:
 class DriftDetector:
     """Detector of one pair with S segments and K positions.
 
-    State: O(K), most of it (12·S·K·NUM_BINS bytes) only while a baseline is young. No clock, no randomness.
+    State: O(K), most of it (6·S·K·NUM_BINS bytes) only while a baseline is young. No clock, no randomness.
     """
 
     def __init__(self, segments: int, positions: int) -> None:
@@ -128,7 +132,7 @@ class DriftDetector:
         self._cusum = Cusum.start(self._streams, FIRST_POSITION)
         self._dispersion.restart()
         self._learning: NDArray[np.float32] | None = np.zeros(
-            (3, self._segments, self._positions, NUM_BINS), np.float32
+            (3, self._segments, self._positions, NUM_BINS // _MERGED), np.float32
         )
         self._learned_rounds = 0
         self._frozen_at = self._tried_at = 0.0
@@ -172,7 +176,7 @@ class DriftDetector:
 
     def _learn(self, learning: NDArray[np.float32], sums: Floats) -> None:
         """Add to the baseline to be; freeze it once it is firm enough, and each time it has grown by GROWTH."""
-        learning += sums.astype(np.float32)
+        learning += sums.reshape(*sums.shape[:3], -1, _MERGED).sum(axis=4)
         self._learned_rounds += 1
         observations = float(learning[0].sum())
         suspicion = self._cusum.statistic.max() / self._cusum.threshold
@@ -183,7 +187,9 @@ class DriftDetector:
         ):
             return
         self._tried_at = observations
-        candidate = Baseline.learn(learning.astype(np.float64))
+        whole = np.zeros((*learning.shape[:3], NUM_BINS))
+        whole[..., ::_MERGED] = learning
+        candidate = Baseline.learn(whole)
         known = candidate.slope_information / self._dispersion.value[SLOPE]
         if known < FIRST_ERROR**-2.0 and observations < FIRST_OBSERVATIONS:
             return

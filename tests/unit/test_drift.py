@@ -6,7 +6,10 @@ import pytest
 from drift_streams import K, drawn, recorded, sums
 from river.drift import ADWIN, PageHinkley
 
+from acceptd.bins import EDGES, NUM_BINS
 from acceptd.segments import Segment
+from estimator_service.fit import drift as drift_module
+from estimator_service.fit.baseline import KNOTS, LEVELS
 from estimator_service.fit.cusum import share_ratio
 from estimator_service.fit.drift import KINDS as PARTS
 from estimator_service.fit.drift import DriftDetector, DriftKind
@@ -167,6 +170,12 @@ def test_a_snapshot_continues_bit_for_bit():
         assert pack(second, KINDS) == pack(first, KINDS)
         assert before + watch(rounds[cut:], second) == expected
         assert pack(second, KINDS) == pack(whole, KINDS)
+
+
+def test_merged_bins_keep_knots_and_levels_on_edges():
+    edges = EDGES[:: drift_module._MERGED]
+    assert NUM_BINS % drift_module._MERGED == 0
+    assert {*KNOTS, *LEVELS} <= set(edges)
 
 
 def test_state_is_small():
