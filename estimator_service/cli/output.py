@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from rich.box import SIMPLE_HEAD
@@ -80,6 +81,11 @@ def ago(then: float, now: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit} ago"
     return f"{seconds:.0f} s ago"
+
+
+def stamp(at: float) -> str:
+    """Seconds since the epoch as UTC to the second: 2027-01-15T08:00:00Z."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def counts(values: dict[str, int]) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from acceptd.v1 import inspect_pb2
 from estimator_service import jsonable
-from estimator_service.cli.output import NONE, ago, count, counts, facts, number, share, table
+from estimator_service.cli.output import NONE, ago, count, counts, facts, number, share, stamp, table
 
 #: |predicted - observed| acceptance of a position that is coloured as suspicious.
 _GAP_WORTH_A_LOOK = 0.05
@@ -35,10 +35,11 @@ def one_line(state: inspect_pb2.PairState) -> str:
     slope = number(line.slopes[0]) if line.slopes else NONE
     intercepts = " ".join(number(value, 2, sign=True) for value in line.intercepts)
     score = f"log-loss {number(calibration.log_loss)} ece {number(calibration.ece)}" if calibration.observations else ""
+    drift = f" latest-drift {state.drifts[0].kind}@{stamp(state.drifts[0].at_seconds)}" if state.drifts else ""
     return (
         f"{state.summary.id} v{jsonable.version_text(state.coefficients.version)} slope {slope} "
         f"intercepts {intercepts} observations {sum(state.observations)} "
-        f"workers {state.summary.workers} {score}".rstrip()
+        f"workers {state.summary.workers} {score}{drift}".rstrip()
     )
 
 

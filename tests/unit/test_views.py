@@ -16,6 +16,7 @@ from acceptd.v1 import inspect_pb2, types_pb2
 from estimator_service.cli import watch_view
 from estimator_service.cli.output import ago, counts, number
 from estimator_service.cli.pair_view import one_line, pair_view
+from estimator_service.cli.watch import paced
 from estimator_service.cli.watch_view import WatchView, bar, sparkline
 
 NOW = 1_800_000_000.0
@@ -126,6 +127,38 @@ def test_watch_begins_with_the_history() -> None:
     view = WatchView(entries)
     view.add(state(slope=1.0), NOW)
     assert sparkline([0.25, 0.5, 0.75, 1.0]) in text_of(view.render())
+
+
+def test_watch_marks_what_was_named_and_draws_the_bins() -> None:
+    view = WatchView()
+    for i in range(10):
+        now = state(slope=0.5 if i < 6 else 0.3)
+        if i >= 6:
+            now.drifts.add(kind="pair", at_seconds=NOW + 5.5)
+        if i >= 3:
+            now.drifts.add(kind="workload", at_seconds=NOW + 2.5)
+        now.calibration.reliability.extend(
+            inspect_pb2.ReliabilityBin(observations=100 if b != 4 else 3, predicted=b / 7, observed=b / 14)
+            for b in range(8)
+        )
+        view.add(now, NOW + i)
+    lines = text_of(view.render()).splitlines()
+    slope, drift = (next(line for line in lines if line.startswith(name)) for name in ("slope", "drift"))
+    assert slope.index("▁") == drift.index("P"), "below the first look that knows of it"
+    assert drift.index("P") - drift.index("w") == 3
+    confidence, accepted = (next(line for line in lines if line.startswith(name)) for name in ("confid", "accepted"))
+    assert "▁▂▃▄ ▆▇█" in confidence
+    assert sparkline([b / 14 if b != 4 else math.nan for b in range(8)], 0, 1) in accepted
+    assert "apart ≤ 0.500" in confidence
+    assert max(map(len, lines)) <= 80
+    assert "…" not in "".join(lines).replace(" … ", "")
+
+
+def test_at_most_one_state_an_interval_passes() -> None:
+    times = iter([0.0, 0.2, 0.95, 1.0, 1.8, 1.9, 4.0])
+    given_ = [state(slope=float(i)) for i in range(7)]
+    passed = [int(s.coefficients.line.slopes[0]) for s in paced(given_, 1.0, lambda: next(times))]
+    assert passed == [0, 2, 5, 6]
 
 
 def test_doctests() -> None:
