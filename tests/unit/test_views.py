@@ -145,7 +145,7 @@ def test_watch_marks_what_was_named_and_draws_the_bins() -> None:
     lines = text_of(view.render()).splitlines()
     slope, drift = (next(line for line in lines if line.startswith(name)) for name in ("slope", "drift"))
     assert slope.index("▁") == drift.index("P"), "below the first look that knows of it"
-    assert drift.index("P") - drift.index("w") == 3
+    assert drift.index("P") - drift.rindex("w") == 3
     confidence, accepted = (next(line for line in lines if line.startswith(name)) for name in ("confid", "accepted"))
     assert "▁▂▃▄ ▆▇█" in confidence
     assert sparkline([b / 14 if b != 4 else math.nan for b in range(8)], 0, 1) in accepted
