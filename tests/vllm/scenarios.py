@@ -197,7 +197,7 @@ def block_rejection(directory: Path) -> dict[str, Any]:
 
 
 def ranks(directory: Path, *, tensor_parallel: int = 2, length: int = 60) -> dict[str, Any]:
-    """Two ranks: what each applied after every step, over at least five changes."""
+    """Two ranks: what each applied after every step, over five changes, and five more with late copies on rank 1."""
     service = Service(directory)
     service.start()
     os.environ["ACCEPTD_ADDRESS"] = service.address
@@ -205,17 +205,29 @@ def ranks(directory: Path, *, tensor_parallel: int = 2, length: int = 60) -> dic
     try:
         llm = engine.start(models(directory), tensor_parallel=tensor_parallel)
         made = engine.generate(llm, 2, length)
-        active = llm.collective_rpc("acceptd_status")[0]["active"]
-        watched = llm.collective_rpc("watched")
-        for seed in range(10, 60, 10):
-            if not active or len({version for version, _ in watched[0]["coefficients"]}) > 6:
-                break
-            made += engine.generate(llm, 2, length, seed=seed)
-            watched = llm.collective_rpc("watched")
+        if llm.collective_rpc("acceptd_status")[0]["active"]:
+            made += _until_changed(llm, 5, seed=10, length=length)
+            steps = len(llm.collective_rpc("watched")[0]["coefficients"])
+            llm.collective_rpc("late")
+            made += _until_changed(llm, 10, seed=100, length=length)
+        else:
+            steps = 0
         return {
             "generated": [len(tokens) for tokens in made],
-            "watched": watched,
+            "steps_before_late": steps,
+            "watched": llm.collective_rpc("watched"),
             "status": llm.collective_rpc("acceptd_status"),
         }
     finally:
         service.stop()
+
+
+def _until_changed(llm: Any, times: int, *, seed: int, length: int) -> list[list[int]]:
+    """Generates until the coefficients have changed this often since the start, within reason."""
+    made: list[list[int]] = []
+    for attempt in range(6):
+        applied = llm.collective_rpc("watched")[0]["coefficients"]
+        if len({version for version, _ in applied}) > times:
+            break
+        made += engine.generate(llm, 2, length, seed=seed + 10 * attempt)
+    return made

@@ -9,14 +9,16 @@ from engine import TIMEOUT, run
 pytestmark = pytest.mark.timeout(TIMEOUT + 60)
 
 
-@pytest.mark.parametrize("rank1", ["", "delay"], ids=["plain", "late copies on rank 1"])
-def test_ranks_hold_the_same_coefficients_after_every_step(tmp_path, rank1):
-    answer = run("ranks", tmp_path, environment={"ACCEPTD_TEST_RANK1": rank1}, tensor_parallel=2)
+def test_ranks_hold_the_same_coefficients_after_every_step(tmp_path):
+    answer = run("ranks", tmp_path, environment={"ACCEPTD_TEST_RANK1": "late"}, tensor_parallel=2)
     first, second = (watched["coefficients"] for watched in answer["watched"])
     assert [status["active"] for status in answer["status"]] == [True, True]
     assert first == second
     changes = [step for step in range(1, len(first)) if first[step] != first[step - 1]]
-    assert len(changes) >= 5
+    # On time, and with copies that finish late on rank 1 alone.
+    late = answer["steps_before_late"]
+    assert sum(step < late for step in changes) >= 5
+    assert sum(step >= late for step in changes) >= 5
     assert [status["frozen"] for status in answer["status"]] == ["", ""]
     # Rank 0 alone speaks.
     assert [status["uplink"] is not None for status in answer["status"]] == [True, False]

@@ -1,8 +1,9 @@
 """A general plugin for tests alone: lets vLLM run adaptive verification on a CPU, and watches it independently.
 
 ACCEPTD_TEST_COSTS picks the cost tables that a GPU would have measured: "flat" (verifying more costs nothing: never
-trims) or "steep" (each verified token costs: trims). ACCEPTD_TEST_RANK1 has tensor-parallel rank 1 misbehave: "delay"
-(copies off the device seem to finish late), "missing" (no hook there) or "option" (another setting there).
+trims) or "steep" (each verified token costs: trims). ACCEPTD_TEST_RANK1 has tensor-parallel rank 1 misbehave: "late"
+(copies off the device seem to finish late, after `collective_rpc("late")`), "missing" (no hook there) or "option"
+(another setting there).
 ACCEPTD_TEST_BUDGET watches the budget (`budget_watch.py`).
 ACCEPTD_TEST_BREAK replaces vLLM's estimator class: "missing" or "signature".
 """
@@ -166,6 +167,7 @@ def _misbehave(how: str) -> None:
     from dataclasses import replace
 
     from vllm.distributed.parallel_state import get_tp_group
+    from vllm.v1.worker.gpu_worker import Worker
 
     from vllm_client_hook import estimator, patch
 
@@ -182,8 +184,12 @@ def _misbehave(how: str) -> None:
 
     def late_streams(device):
         streams = streams_of(device)
-        return Late(streams) if how == "delay" and get_tp_group().rank_in_group == 1 else streams
+        return Late(streams) if how == "late" and get_tp_group().rank_in_group == 1 else streams
 
+    def late(self):
+        LateEvent.late = True
+
+    Worker.late = late
     patch.EstimatorFactory.__call__ = constructing
     estimator.streams_of = late_streams
 
@@ -202,14 +208,17 @@ class Late:
 
 
 class LateEvent:
+    late = False
+
     def __init__(self) -> None:
         self._queries = 0
 
     def query(self) -> bool:
         self._queries += 1
-        return self._queries > 20
+        return not self.late or self._queries > 20
 
     def synchronize(self) -> None:
         import time
 
-        time.sleep(0.1)
+        if self.late:
+            time.sleep(0.1)
