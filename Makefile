@@ -14,7 +14,7 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 VLLM_STAMP := $(VLLM_VENV)/.installed-acceptd
 
-.PHONY: help setup demo test test-vllm check bench proto docs screenshots protobuf-range clean
+.PHONY: help setup demo test test-vllm chaos check bench proto docs screenshots protobuf-range clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +30,9 @@ test: $(DEV_STAMP) ## unit, property, contract and whole-process tests
 test-vllm: $(VLLM_STAMP) $(RUN_STAMP) ## the hook inside real vLLM, on the CPU (downloads about 1 GB the first time)
 	@ACCEPTD_SERVICE_PYTHON=$(abspath $(BIN)/python) $(VLLM_VENV)/bin/python -m pytest -q \
 	  -o addopts="-ra --strict-markers --strict-config" tests/vllm $(PYTEST_ARGS)
+
+chaos: $(DEV_STAMP) ## 100 faults under 32 replaying workers, then exact counts (as root: with a disk that gets full)
+	@CHAOS_FAULTS=$${CHAOS_FAULTS:-100} CHAOS_SEED=$${CHAOS_SEED:-1} $(BIN)/python -m pytest -q tests/chaos $(PYTEST_ARGS)
 
 check: $(DEV_STAMP) ## format, lint, types, import rules, proto lint, generated code
 	$(BIN)/ruff format --check .

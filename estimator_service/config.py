@@ -134,6 +134,10 @@ class Settings(BaseSettings):
     max_in_flight: int = Field(MAX_IN_FLIGHT, ge=1, le=64, description="batches a worker may have unanswered")
     max_rows: int = Field(MAX_ROWS, ge=1, le=MAX_ROWS, description="rows a batch")
     max_rows_per_second: float = Field(0.0, ge=0, description="rows a second a worker; 0: no limit")
+    max_rows_per_second_a_pair: float = Field(0.0, ge=0, description="rows a second of a pair's workers; 0: no limit")
+    max_connection_seconds: float = Field(
+        0.0, ge=0, le=31_536_000, description="age at which a connection is to be opened anew; 0: none"
+    )
 
     @field_validator("listen", "metrics_listen")
     @classmethod

@@ -15,6 +15,7 @@ from estimator_service.log_limit import LogLimit
 from estimator_service.outbox import Ending
 from estimator_service.pair import Pair
 from estimator_service.publication import Publication
+from estimator_service.rate import Rates
 from estimator_service.session import Session
 from estimator_service.tap import Taps
 from estimator_service.worker import Roster, WorkerKey
@@ -55,6 +56,7 @@ class Fleet:
         self.pairs: dict[str, Pair] = {}
         self.roster = Roster()
         self.taps = Taps(metrics.tap_dropped)
+        self.rates = Rates(settings, clock)
         self.sessions: dict[WorkerKey, Session] = {}
         #: Set while no stream is open.
         self.empty = asyncio.Event()
@@ -159,6 +161,7 @@ class Fleet:
         logger.warning("pair %s has no workers and is forgotten: max_pairs = %d", pair.id, self.settings.max_pairs)
         del self.pairs[pair.id]
         self.board.drop(pair.id)
+        self.rates.forget(pair.id)
         self.ledger.forget(pair)
         self.metrics.forget(pair.id)
 

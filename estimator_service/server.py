@@ -48,6 +48,10 @@ _TICK_SECONDS = 0.05
 #: Calls at once beside the workers' streams: people, their tools, and streams that have not said Hello.
 _OTHER_RPCS = 256
 
+#: A connection that is too old is cut this long after it was told so. A worker's stream never ends by itself, and what
+#: was not answered is sent again on the next one; raising it lets a peer that may no longer connect go on for longer.
+_CONNECTION_GRACE_MILLISECONDS = 5_000
+
 _SERVED = (
     estimator_pb2.DESCRIPTOR.services_by_name["Estimator"].full_name,
     inspect_pb2.DESCRIPTOR.services_by_name["Inspect"].full_name,
@@ -75,6 +79,7 @@ class Server:
                 ("grpc.keepalive_time_ms", 30_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                *_connection_age(settings.max_connection_seconds),
             ],
             # Streams that have not said Hello count here, too.
             maximum_concurrent_rpcs=settings.max_workers + _OTHER_RPCS,
@@ -157,6 +162,16 @@ class Server:
             except Exception:
                 # One pair's trouble must not stop the heartbeats of all others.
                 logger.exception("tick failed")
+
+
+def _connection_age(seconds: float) -> list[tuple[str, int]]:
+    """gRPC's options: the peer is told to open another connection, and has a while to end its streams on this one."""
+    if not seconds:
+        return []
+    return [
+        ("grpc.max_connection_age_ms", max(1, round(1000 * seconds))),
+        ("grpc.max_connection_age_grace_ms", _CONNECTION_GRACE_MILLISECONDS),
+    ]
 
 
 async def serve(

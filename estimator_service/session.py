@@ -14,7 +14,6 @@ from acceptd.v1 import estimator_pb2
 from acceptd.v1.estimator_pb2 import RejectReason
 from estimator_service.ledger import RETRY_SECONDS
 from estimator_service.outbox import Ending, Outbox
-from estimator_service.rate import RowRate
 
 if TYPE_CHECKING:
     from estimator_service.board import Watch
@@ -46,9 +45,9 @@ class Session:
         #: Highest version the worker is known to hold; nothing that sorts before it is ever pushed.
         self.held = decode_version(hello.version) if hello.HasField("version") else Version()
         self.applied: Version | None = self.held if hello.HasField("version") else None
-        self._first = True
+        #: Sequence that this stream's first batch had: it alone may follow a gap, also when it was postponed.
+        self._begins_at = 0
         self._fleet = fleet
-        self._rate = RowRate(fleet.settings.max_rows_per_second, fleet.settings.max_rows, fleet.clock)
         self._nonce = 0
         self._pushed: OrderedDict[int, tuple[Version, float]] = OrderedDict()
         self.outbox = Outbox(fleet.settings.max_in_flight, lambda: fleet.ledger.committed, self._next_update)
@@ -118,7 +117,6 @@ class Session:
         if (untimely := self._untimely(batch)) is not None:
             return untimely
         worker, sequence, rows = self.worker, batch.sequence, len(batch.accepted)
-        self._first = False
         if sequence > worker.last_sequence + 1:
             self._fleet.metrics.gap(self.pair.id, sequence - worker.last_sequence - 1)
         try:
@@ -155,14 +153,15 @@ class Session:
             # What the answer to the first arrival waits for, this one waits for too.
             return self._refuse(batch, RejectReason.REJECT_REASON_DUPLICATE, message), self._fleet.ledger.awaited
         # On a new stream: a worker that comes back may have forgotten batches that were answered on an earlier one.
-        if sequence != expected and not self._first:
+        self._begins_at = self._begins_at or sequence
+        if sequence not in {expected, self._begins_at}:
             message = f"sequence is {sequence}; accepted: {expected}"
             return self._refuse(batch, RejectReason.REJECT_REASON_OUT_OF_ORDER, message, field="sequence"), 0
         if (trouble := self._fleet.ledger.postpone) is not None:
             return self._postpone(batch, f"the store cannot commit: {trouble}", RETRY_SECONDS), 0
-        if wait := self._rate.take(len(batch.accepted)):
-            limit = self._fleet.settings.max_rows_per_second
-            return self._postpone(batch, f"more than {limit:g} rows/s; accepted again in {wait:.2f} s", wait), 0
+        if over := self._fleet.rates.take(self.pair.id, self.worker.key, len(batch.accepted)):
+            message, wait = over
+            return self._postpone(batch, message, wait), 0
         return None
 
     def _check(self, batch: estimator_pb2.ObservationBatch, rows: int) -> None:

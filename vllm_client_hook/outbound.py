@@ -119,6 +119,7 @@ class Outbound:
         self._told: dict[int, int] = {}
         self._flight: deque[_Batch] = deque()
         self._sent = 0
+        self._echoes = 0
         self._sequence = 0
         self._generation = 0
 
@@ -201,12 +202,29 @@ class Outbound:
             else:
                 self.acknowledged += batch.rows
 
+    def postponed(self, sequence: int) -> None:
+        """A batch in flight was refused for now: it goes out again, and so does what was sent after it.
+
+        What was sent after it arrives before its turn and will be refused as that: see `follows_postponed`.
+        """
+        at = next((i for i, batch in enumerate(self._flight) if batch.message.sequence == sequence), self._sent)
+        if at < self._sent:
+            self._echoes += self._sent - at - 1
+            self._sent = at
+
+    def follows_postponed(self) -> bool:
+        """Whether a batch that came out of order did so because one before it was postponed. Asked once for each."""
+        if self._echoes:
+            self._echoes -= 1
+            return True
+        return False
+
     def resume(self, last_sequence: int) -> bool:
         """A new stream begins; the service holds everything up to `last_sequence`. False: it has lost batches it had
         answered, so the numbers no longer meet and a new incarnation must begin (`renumber`).
         """
         self.answered(0, last_sequence, refused=False)
-        self._sent = 0
+        self._sent = self._echoes = 0
         first = self._flight[0].message.sequence if self._flight else self._sequence + 1
         return last_sequence == first - 1
 

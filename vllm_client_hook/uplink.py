@@ -321,6 +321,8 @@ class Uplink:
         reason = result.reason
         with self._session:
             if reason == estimator_pb2.REJECT_REASON_OUT_OF_ORDER:
+                if self._outbound.follows_postponed():
+                    return
                 # Numbers no longer match; the next Welcome says from where to go on.
                 self._count_refusal(reason)
                 self._end_stream()
@@ -331,6 +333,8 @@ class Uplink:
             if refused:
                 self._last_error = f"batch {result.sequence} refused: {result.message or result.field}"
             self._outbound.answered(result.sequence, result.last_sequence, refused=refused)
+            if reason == estimator_pb2.REJECT_REASON_OVER_QUOTA:
+                self._outbound.postponed(result.sequence)
             if result.retry_after_seconds > 0:
                 self._paused_until = self._clock() + self._backoff.asked(result.retry_after_seconds)
             self._progress.notify_all()

@@ -41,6 +41,7 @@ class RawWorker:
     """One stream, message by message."""
 
     def __init__(self, channel: grpc.aio.Channel, worker: str = "w0", incarnation: int = 1, key: PairKey = KEY) -> None:
+        self.channel = channel
         self.stream: Any = estimator_pb2_grpc.EstimatorStub(channel).Stream()
         self.name, self.incarnation, self.key = worker, incarnation, key
         self._passed_over: list[estimator_pb2.StreamResponse] = []

@@ -453,6 +453,68 @@ async def test_over_the_rate_a_batch_is_postponed(start, connect):
     assert (await worker.batch(2, rows(900))).rows_accepted == 900
 
 
+async def test_a_postponed_first_batch_is_not_overtaken_by_the_second(start, connect):
+    """A stream may begin after a gap; what was postponed is none: its rows would be lost."""
+    server = await start(max_rows_per_second=1000, max_rows=1000)
+    channel = connect(server.address)
+    worker = RawWorker(channel)
+    await worker.greet()
+    assert (await worker.batch(1, rows(900))).rows_accepted == 900
+    again = RawWorker(channel)
+    assert (await again.greet()).last_sequence == 1
+    # A new stream does not bring a new allowance.
+    postponed = await again.batch(2, rows(900))
+    assert postponed.reason == RejectReason.REJECT_REASON_OVER_QUOTA
+    early = await again.batch(3, rows(50))
+    assert (early.reason, early.last_sequence) == (RejectReason.REJECT_REASON_OUT_OF_ORDER, 1)
+    await asyncio.sleep(postponed.retry_after_seconds)
+    assert (await again.batch(2, rows(900))).rows_accepted == 900
+
+
+async def test_a_postponed_first_batch_may_come_again_after_its_gap(start, connect):
+    worker = RawWorker(connect((await start(max_rows_per_second=1000, max_rows=1000)).address))
+    await worker.greet()
+    assert (await worker.batch(5, rows(900))).rows_accepted == 900
+    again = RawWorker(worker.channel)
+    await again.greet()
+    postponed = await again.batch(9, rows(900))
+    assert postponed.reason == RejectReason.REJECT_REASON_OVER_QUOTA
+    await asyncio.sleep(postponed.retry_after_seconds)
+    assert (await again.batch(9, rows(900))).rows_accepted == 900
+
+
+async def test_a_pairs_workers_share_its_rate_and_another_pair_is_unaffected(start, connect):
+    server = await start(max_rows_per_second_a_pair=1000, max_rows=1000)
+    channel = connect(server.address)
+    first, second = RawWorker(channel, "a"), RawWorker(channel, "b")
+    other = RawWorker(channel, "c", key=dataclasses.replace(KEY, target="org/other"))
+    for worker in (first, second, other):
+        await worker.greet()
+    assert (await first.batch(1, rows(900))).rows_accepted == 900
+    result = await second.batch(1, rows(900))
+    assert result.reason == RejectReason.REJECT_REASON_OVER_QUOTA
+    assert "max_rows_per_second_a_pair = 1000" in result.message
+    assert 0 < result.retry_after_seconds <= 0.9
+    assert (await other.batch(1, rows(900))).rows_accepted == 900
+    pair = server.fleet.pairs[KEY.id]
+    assert pair.counters.rejects == {RejectReason.REJECT_REASON_OVER_QUOTA: 1}
+    await asyncio.sleep(result.retry_after_seconds)
+    assert (await second.batch(1, rows(900))).rows_accepted == 900
+
+
+async def test_an_old_connection_is_replaced(start, connect):
+    """Told to go away, then cut: the next one continues where it was."""
+    server = await start(max_connection_seconds=0.2)
+    channel = connect(server.address)
+    worker = RawWorker(channel)
+    await worker.greet()
+    assert (await worker.batch(1, rows(10))).rows_accepted == 10
+    code, _ = await worker.status()
+    assert code == grpc.StatusCode.UNAVAILABLE
+    again = RawWorker(channel)
+    assert (await again.greet()).last_sequence == 1
+
+
 async def test_heartbeats_name_the_version_in_force(start, connect):
     worker = RawWorker(connect((await start(heartbeat_seconds=0.1)).address))
     welcome = await worker.greet()

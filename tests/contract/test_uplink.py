@@ -342,6 +342,42 @@ def test_a_refused_batch_is_not_sent_again_but_its_exclusions_are_told_again(ser
     assert uplink.stats()["refusals"] == {"unknown_version": 1}
 
 
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_a_postponed_batch_is_sent_again_on_the_same_stream(service, connect, in_flight):
+    """cases.md 18's kind within a stream: the service said when; what was sent after it waits for its turn."""
+    postponed_at = []
+
+    def postpone(connection, batch):
+        last = max((sequence for _, sequence in service.applied), default=0)
+        if batch.sequence == last + 1 and len(postponed_at) < 3:
+            postponed_at.append((time.monotonic(), batch.sequence))
+            return estimator_pb2.BatchResult(
+                sequence=batch.sequence,
+                last_sequence=last,
+                rows_rejected=len(batch.accepted),
+                reason=estimator_pb2.REJECT_REASON_OVER_QUOTA,
+                retry_after_seconds=0.2,
+            )
+        return service.apply(connection, batch)
+
+    def welcome(connection):
+        message = service.default_welcome(connection)
+        message.flush.rows = 5
+        message.limits.max_in_flight = in_flight
+        return message
+
+    service.answer, service.welcome = postpone, welcome
+    uplink = connect()
+    uplink.offer(rows(20))
+    assert uplink.flush(10)
+    stats = uplink.stats()
+    assert (stats["acknowledged"], stats["refused"], stats["dropped"]) == (20, 0, 0)
+    assert stats["refusals"] == {"over_quota": 3}
+    assert len(service.connections) == 1
+    assert sorted(sequence for _, sequence in service.applied) == [1, 2, 3, 4]
+    assert all(later - earlier >= 0.2 for (earlier, _), (later, _) in pairwise(postponed_at))
+
+
 def test_new_weights_are_another_pair_and_old_rows_stay_out_of_it(service, connect):
     uplink = connect()
     uplink.start()

@@ -67,6 +67,21 @@ class Stream(RuleBasedStateMachine):
         self._arrive(self.on_the_wire.pop(0), refuse, answered=True)
 
     @precondition(lambda self: self.on_the_wire)
+    @rule()
+    def arrive_and_be_postponed(self):
+        """It and what was sent after it are refused for now, and go out again in order."""
+        first, *later = self.on_the_wire
+        self.on_the_wire = []
+        if first.sequence <= self._high_water():
+            self._arrive(first, False, answered=True)
+            self.on_the_wire = later
+            return
+        self.outbound.answered(first.sequence, self._high_water(), refused=True)
+        self.outbound.postponed(first.sequence)
+        assert [self.outbound.follows_postponed() for _ in later] == [True] * len(later)
+        assert not self.outbound.follows_postponed()
+
+    @precondition(lambda self: self.on_the_wire)
     @rule(arrives=st.booleans())
     def lose_the_connection(self, arrives):
         if arrives:
