@@ -12,7 +12,7 @@ from rich.table import Table
 from benchmarks.result import Result, write
 
 #: In the order of the table. Each module has `run() -> Iterator[Result]`.
-MODULES = ("refit", "throughput", "update_latency", "jitter", "step_host")
+MODULES = ("refit", "throughput", "update_latency", "jitter", "scrape", "step_host")
 
 RESULTS = Path(__file__).with_name("results.json")
 
