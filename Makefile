@@ -14,7 +14,7 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 VLLM_STAMP := $(VLLM_VENV)/.installed-acceptd
 
-.PHONY: help setup demo test test-vllm chaos check bench proto docs screenshots protobuf-range clean
+.PHONY: help setup demo test test-vllm chaos check bench proto docs docs-site screenshots protobuf-range clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,8 @@ check: $(DEV_STAMP) ## format, lint, types, import rules, proto lint, generated 
 	$(BIN)/python tools/generate_proto.py --check
 	$(BIN)/python tools/generate_configuration.py --check
 	$(BIN)/python tools/generate_dashboards.py --check
+	$(BIN)/python -m tools.generate_benchmarks --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site-check
 
 bench: $(DEV_STAMP) $(VLLM_STAMP) ## every benchmark beside what it is measured against; writes benchmarks/results.json
 	@VLLM_VENV=$(abspath $(VLLM_VENV)) $(BIN)/python -m benchmarks
@@ -55,8 +57,12 @@ docs: $(DEV_STAMP) ## writes the generated parts of docs/ anew
 	$(BIN)/acceptd replay examples/smollm2-skip3.parquet --plot docs/images/replay
 	$(BIN)/acceptd simulate examples/smollm2-skip3.parquet --roofline h200-8b-block --plot docs/images/simulate
 	$(BIN)/python tools/generate_dashboards.py
+	$(BIN)/python -m tools.generate_benchmarks
 
-screenshots: $(RUN_STAMP) ## draws the terminal's pictures in docs/images anew
+docs-site: $(DEV_STAMP) ## docs/ as a site that can be read from a folder, in site/; every link is checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+screenshots: $(DEV_STAMP) ## draws the pictures of the terminal, the status page and the lab in docs/images anew
 	$(BIN)/python tools/make_screenshots.py
 
 protobuf-range: $(RUN_STAMP) ## loads the generated code with the oldest, the middle and the newest protobuf allowed

@@ -23,13 +23,14 @@ def main() -> int:
     parser.add_argument("--only", choices=MODULES, action="append", help="run these alone, write nothing")
     only = parser.parse_args().only
     console = Console()
-    results: list[Result] = []
+    by_module: dict[str, list[Result]] = {}
     for name in only or MODULES:
         with console.status(f"{name} …"):
-            results += importlib.import_module(f"benchmarks.{name}").run()
+            by_module[name] = list(importlib.import_module(f"benchmarks.{name}").run())
+    results = [result for found in by_module.values() for result in found]
     console.print(table(results))
     if not only:
-        write(results, RESULTS)
+        write({f"python -m benchmarks --only {name}": found for name, found in by_module.items()}, RESULTS)
         console.print(
             f"written to {RESULTS.relative_to(Path.cwd()) if RESULTS.is_relative_to(Path.cwd()) else RESULTS}"
         )

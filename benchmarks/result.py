@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -54,9 +56,19 @@ def median_seconds(call: Callable[[], object], *, repeats: int, warmup: int = 3)
     return sorted(taken)[len(taken) // 2]
 
 
-def write(results: Iterable[Result], path: Path) -> None:
-    """Writes the list as JSON; a ratio of NaN becomes null."""
-    rows = [asdict(r) for r in results]
+def write(by_command: Mapping[str, Iterable[Result]], path: Path) -> None:
+    """Writes the machine and each figure with its command as JSON; a ratio of NaN becomes null."""
+    rows = [{"command": command, **asdict(r)} for command, results in by_command.items() for r in results]
     for row in rows:
         row.update({k: None for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)})
-    path.write_text(json.dumps(rows, indent=2) + "\n")
+    machine = {"cores": os.cpu_count(), "processor": _processor(), "python": platform.python_version()}
+    path.write_text(json.dumps({"machine": machine, "results": rows}, indent=2) + "\n")
+
+
+def _processor() -> str:
+    """The processor's name; its architecture where the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
