@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grafana_foundation_sdk.builders import bargauge, stat, table, timeseries
-from grafana_foundation_sdk.builders.common import VizLegendOptions
+from grafana_foundation_sdk.builders.common import ReduceDataOptions, VizLegendOptions
 from grafana_foundation_sdk.builders.dashboard import AnnotationQuery, Dashboard, QueryVariable
 from grafana_foundation_sdk.builders.prometheus import Dataquery
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.common import LegendDisplayMode, LegendPlacement
-from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefresh, VariableSort
+from grafana_foundation_sdk.models.dashboard import DataSourceRef, DataTransformerConfig, VariableRefresh, VariableSort
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 TARGET = Path(__file__).resolve().parents[1] / "deploy" / "grafana" / "dashboards"
 SOURCE = DataSourceRef(type_val="prometheus", uid="prometheus")
+LATEST = ReduceDataOptions().calcs(["lastNotNull"])
 PAIR = '{pair="$pair"}'
 
 
@@ -53,7 +54,16 @@ def series(title: str, text: str, unit: str, *queries: Query, width: int = 12, l
 
 def number(title: str, text: str, unit: str, query: Query, *, width: int = 4, decimals: int | None = None):
     """One value now."""
-    panel = stat.Panel().title(title).description(text).unit(unit).span(width).height(4).datasource(SOURCE)
+    panel = (
+        stat.Panel()
+        .reduce_options(LATEST)
+        .title(title)
+        .description(text)
+        .unit(unit)
+        .span(width)
+        .height(4)
+        .datasource(SOURCE)
+    )
     if decimals is not None:
         panel.decimals(decimals)
     return _queries(panel, (query,), instant=True)
@@ -61,17 +71,32 @@ def number(title: str, text: str, unit: str, query: Query, *, width: int = 4, de
 
 def bars(title: str, text: str, unit: str, *queries: Query, width: int = 12):
     """One bar a series, now."""
-    panel = bargauge.Panel().title(title).description(text).unit(unit).span(width).height(8).datasource(SOURCE)
+    panel = (
+        bargauge.Panel()
+        .reduce_options(LATEST)
+        .min(0)
+        .title(title)
+        .description(text)
+        .unit(unit)
+        .span(width)
+        .height(8)
+        .datasource(SOURCE)
+    )
     return _queries(panel, queries, instant=True)
 
 
-def listing(title: str, text: str, *queries: Query):
-    """A table of values now."""
+def listing(title: str, text: str, *columns: Query):
+    """A table of values now, a row for each pair; the queries have no label but `pair`."""
     panel = table.Panel().title(title).description(text).span(24).height(9).datasource(SOURCE)
-    for i, query in enumerate(queries):
-        target = Dataquery().expr(query.expr).ref_id(chr(ord("A") + i)).datasource(SOURCE)
-        panel.with_target(target.legend_format(query.legend).instant().format(PromQueryFormat.TABLE))
-    return panel
+    names = {}
+    for i, column in enumerate(columns):
+        letter = chr(ord("A") + i)
+        target = Dataquery().expr(column.expr).ref_id(letter).datasource(SOURCE)
+        panel.with_target(target.instant().format(PromQueryFormat.TABLE))
+        names[f"Value #{letter}"] = column.legend
+    panel.with_transformation(DataTransformerConfig(id_val="merge", options={}))
+    organise = {"excludeByName": {"Time": True}, "renameByName": names}
+    return panel.with_transformation(DataTransformerConfig(id_val="organize", options=organise))
 
 
 def board(uid: str, title: str, text: str) -> Dashboard:
@@ -107,10 +132,11 @@ def fleet() -> Dashboard:
         listing(
             "The estimates of each pair",
             "Slope, acceptance, calibration and age of each pair.",
-            Query("acceptd_slope", "slope"),
+            Query("sum by (pair) (acceptd_slope)", "slope"),
             Query("acceptd:acceptance:ratio5m", "acceptance"),
-            Query("acceptd_ece", "calibration error"),
-            Query("acceptd_coefficients_age_seconds", "age"),
+            Query("sum by (pair) (acceptd_workers)", "workers"),
+            Query("sum by (pair) (acceptd_ece)", "calibration error"),
+            Query("sum by (pair) (acceptd_coefficients_age_seconds)", "age, seconds"),
         ),
         series(
             "Slope",
