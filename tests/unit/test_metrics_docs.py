@@ -83,3 +83,23 @@ async def fill(fleet, pairs, workers):
             session.pair.apply(rows, (), None, "", "w0")
         fleet._close_round(session.pair)
         await asyncio.sleep(0)
+
+
+async def test_a_drift_is_counted_by_kind_and_written_to_the_log(started, caplog):
+    server, registry = started
+    rng = np.random.default_rng(3)
+    session = await connect(server.fleet, PairKey("target", "draft", 4), "w")
+    pair = session.pair.id
+
+    def count(kind):
+        return registry.get_sample_value("acceptd_drifts_total", {"pair": pair, "kind": kind})
+
+    assert (count("pair"), count("workload")) == (0, 0)
+    for i in range(50):
+        rows = blocks_of(rng, 640, 0.5 if i < 38 else 0.7, (0.2, 0.0, -0.2, -0.4))
+        session.pair.apply(rows, (), None, "", "w")
+        server.fleet._close_round(session.pair)
+        await asyncio.sleep(0)
+    assert (count("pair"), count("workload")) == (1, 0)
+    assert any(pair in line and "pair drift" in line for line in caplog.messages)
+    assert registry.get_sample_value("acceptd_drift_score", {"pair": pair, "kind": "pair"}) < 1
