@@ -54,8 +54,6 @@ proto: $(DEV_STAMP) ## generates the Python of proto/acceptd/v1 anew
 
 docs: $(DEV_STAMP) ## writes the generated parts of docs/ anew
 	$(BIN)/python tools/generate_configuration.py
-	$(BIN)/acceptd replay examples/smollm2-skip3.parquet --plot docs/images/replay
-	$(BIN)/acceptd simulate examples/smollm2-skip3.parquet --roofline h200-8b-block --plot docs/images/simulate
 	$(BIN)/python tools/generate_dashboards.py
 	$(BIN)/python -m tools.generate_benchmarks
 
@@ -64,6 +62,8 @@ docs-site: $(DEV_STAMP) ## docs/ as a site that can be read from a folder, in si
 
 screenshots: $(DEV_STAMP) ## draws the pictures of the terminal, the status page and the lab in docs/images anew
 	$(BIN)/python tools/make_screenshots.py
+	$(BIN)/acceptd replay examples/smollm2-skip3.parquet --plot docs/images/replay
+	$(BIN)/acceptd simulate examples/smollm2-skip3.parquet --roofline h200-8b-block --plot docs/images/simulate
 
 protobuf-range: $(RUN_STAMP) ## loads the generated code with the oldest, the middle and the newest protobuf allowed
 	$(BIN)/python tools/check_protobuf_range.py

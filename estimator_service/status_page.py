@@ -32,7 +32,7 @@ MAX_POINTS: Final = 240
 
 #: Seconds for which an answer serves everyone who asks the same: viewers cost the service no more than one does.
 _STATE_SECONDS: Final = 0.5
-_HISTORY_SECONDS: Final = 4.0
+_HISTORY_SECONDS: Final = 2.0
 #: Answers kept at once.
 _MAX_KEPT: Final = 8
 

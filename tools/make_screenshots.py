@@ -1,4 +1,4 @@
-"""Draws docs/images/{show,watch}.svg: what the terminal shows while workers really replay to a service."""
+"""Draws docs/images/{show,watch}.svg and page-*.png: what people see while workers really replay to a service."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from browser import chromium
+from playwright.sync_api import Browser, Page
 from rich.console import Console, RenderableType
 
 from estimator_service.cli.client import InspectClient
@@ -32,6 +34,16 @@ def draw(view: RenderableType, command: str, path: Path) -> None:
     print(path.relative_to(IMAGES.parent.parent))
 
 
+def open_pages(browser: Browser, address: str) -> dict[str, Page]:
+    """The status page on a desk in light, and on a phone in dark."""
+    shapes = (("page-desk", 1280, 1240, "light"), ("page-phone", 390, 844, "dark"))
+    pages = {}
+    for name, width, height, scheme in shapes:
+        pages[name] = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+        pages[name].goto(f"http://{address}/")
+    return pages
+
+
 def main() -> None:
     """Starts service and workers, looks at them until BLOCKS have come, and draws."""
     with tempfile.TemporaryDirectory() as folder:
@@ -39,10 +51,11 @@ def main() -> None:
         service.start()
         workers = DemoWorkers(TRACE, service.address, 4, SPEED, Path(folder))
         try:
-            with InspectClient(service.address) as client:
+            with chromium() as browser, InspectClient(service.address) as client:
                 while not client.pairs().pairs:
                     time.sleep(LOOK_SECONDS)
                 pair = client.pairs().pairs[0].id
+                pages = open_pages(browser, service.metrics_address)
                 watched = WatchView(client.history(pair, LOOKS).entries)
                 for state in client.watch(pair, LOOK_SECONDS):
                     watched.add(state, time.time())
@@ -53,6 +66,10 @@ def main() -> None:
                             "acceptd show smollm2",
                             IMAGES / "show.svg",
                         )
+                        for name, page in pages.items():
+                            page.reload()
+                            page.wait_for_selector("#slope path.curve")
+                            page.screenshot(path=IMAGES / f"{name}.png")
                         return
         finally:
             workers.stop()

@@ -2,7 +2,7 @@
 
 const POLL_SECONDS = 2;
 const HISTORY_SECONDS = 60;
-const MISSED_SECONDS = 5;
+const MISSED_SECONDS = 1;
 // Points of a course that are kept here until the next history, which is thinned again.
 const MAX_POINTS = 480;
 

@@ -42,7 +42,7 @@ function drawFacts(pair, now, rate) {
     ["Workers", count(pair.workers), `mode ${pair.mode}`],
     ["Observations", count(sum(pair.observations_by_position)), rate === null ? "" : `${count(rate)} a second`],
     ["Refits", count(pair.refit.done), pair.refit.done ? `the last in ${duration(pair.refit.last_seconds)}` : ""],
-    ["Drift evidence", fixed(Math.max(0, ...Object.values(pair.drift_scores)), 2), "1 names a change"],
+    ["Drift evidence", fixed(Math.max(0, ...Object.values(pair.drift_scores)), 2), "named from 1 on, if large enough"],
   ]);
 }
 
