@@ -66,6 +66,17 @@ class Settings(BaseSettings):
     store: Path | None = Field(None, description="SQLite file; none: everything is forgotten at exit")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe level logged")
 
+    tls_cert: Path | None = Field(None, description="certificate chain of the gRPC port, PEM; none: no TLS")
+    tls_key: Path | None = Field(None, description="its private key, PEM, without a passphrase")
+    tls_client_ca: Path | None = Field(
+        None, description="certificates that clients' must come from, PEM; none: clients need no certificate"
+    )
+    tokens: Path | None = Field(
+        None, description="file of token hashes (`acceptd token new`); none: whoever connects may do everything"
+    )
+    metrics_tls: bool = Field(False, description="serve the metrics port with the same certificate")
+    metrics_auth: bool = Field(False, description="/metrics asks for a reader's token; /healthz does not")
+
     method: Literal["auto", "line", "round"] = Field(
         "auto",
         description="auto: line, link and segments, whichever predicts better; line; round: vLLM's one damped step",
@@ -155,14 +166,29 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_reach(self) -> Settings:
-        if not self.insecure:
-            for name in ("listen", "metrics_listen"):
-                value = getattr(self, name)
-                if value and not parse_address(value).loopback:
-                    raise ValueError(
-                        f"{name} = {value!r} reaches beyond this machine without TLS; "
-                        f"accepted: a loopback address, or insecure = true"
-                    )
+        for name, secured, how in (
+            ("listen", self.tls_cert is not None, "tls_cert and tls_key"),
+            ("metrics_listen", self.metrics_tls, "metrics_tls = true"),
+        ):
+            value = getattr(self, name)
+            if value and not (secured or self.insecure or parse_address(value).loopback):
+                raise ValueError(
+                    f"{name} = {value!r} reaches beyond this machine without TLS; "
+                    f"accepted: a loopback address, {how}, or insecure = true"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check_identity(self) -> Settings:
+        for name, needs in (
+            ("tls_cert", "tls_key"),
+            ("tls_key", "tls_cert"),
+            ("tls_client_ca", "tls_cert"),
+            ("metrics_tls", "tls_cert"),
+            ("metrics_auth", "tokens"),
+        ):
+            if getattr(self, name) and not getattr(self, needs):
+                raise ValueError(f"{name} is set and {needs} is not; accepted: both, or neither")
         return self
 
     @property

@@ -52,6 +52,8 @@ class _PairView:
     workers: int
     mode: int
     quarantined: int
+    exploration_rate: float
+    pinned: bool
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Exposition(Collector):
         yield from _calibration_families(view.pairs)
         yield from _reliability_families(view.pairs)
         yield from _state_families(view.pairs)
+        yield from _order_families(view.pairs)
 
     def _view(self) -> _View:
         try:
@@ -124,6 +127,8 @@ def _copy_pair(pair: Pair, workers: int, now: float) -> _PairView:
         workers,
         pair.mode,
         len(pair.quarantined),
+        pair.exploration_rate,
+        pair.orders.pinned is not None,
     )
 
 
@@ -301,6 +306,19 @@ def _segment_name(segment: int) -> str:
         return Segment(segment).name.lower()
     except ValueError:
         return str(segment)
+
+
+def _order_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
+    pinned = GaugeMetricFamily(
+        "acceptd_pinned", "1 while an operator keeps fits from being published.", labels=["pair"]
+    )
+    rate = GaugeMetricFamily(
+        "acceptd_exploration_rate", "Share of drafted tokens that workers verify beyond the budget.", labels=["pair"]
+    )
+    for pair in pairs:
+        pinned.add_metric([pair.id], pair.pinned)
+        rate.add_metric([pair.id], pair.exploration_rate)
+    yield from (pinned, rate)
 
 
 def _by_position(family: GaugeMetricFamily | CounterMetricFamily, labels: list[str], values: Sequence[float]) -> None:

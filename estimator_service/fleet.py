@@ -139,13 +139,16 @@ class Fleet:
                 )
             if pair is not None and len(self.sessions_of(pair)) >= settings.max_workers_a_pair:
                 raise Busy(f"{key.id} has max_workers_a_pair = {settings.max_workers_a_pair} workers connected")
-        if pair is None:
-            if len(self.pairs) >= settings.max_pairs:
-                self._forget_idle_pair()
-            pair = Pair(key, settings, self.clock, self.epoch)
-            self.ledger.pair(pair)
-            self.add(pair)
-            logger.info("new pair %s: %s", pair.id, key)
+        return pair or self.begin(key)
+
+    def begin(self, key: PairKey) -> Pair:
+        """A pair that is not known yet. Raises Busy if no more fit."""
+        if len(self.pairs) >= self.settings.max_pairs:
+            self._forget_idle_pair()
+        pair = Pair(key, self.settings, self.clock, self.epoch)
+        self.ledger.pair(pair)
+        self.add(pair)
+        logger.info("new pair %s: %s", pair.id, key)
         return pair
 
     def _forget_idle_pair(self) -> None:

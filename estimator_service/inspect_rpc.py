@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from acceptd.errors import TooLarge
-from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
+from acceptd.v1 import inspect_pb2
+from estimator_service.control import Control
+from estimator_service.control_rpc import ControlMethods
+from estimator_service.identity import CALLER
 from estimator_service.state import history_entry, pair_state, pair_summary, worker_states
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from estimator_service.fleet import Fleet
+    from estimator_service.gate import Gate, Refusal
     from estimator_service.pair import Pair
 
 #: Shortest interval of WatchPair, seconds: bounds what one watcher costs.
@@ -28,11 +32,13 @@ _MAX_CANDIDATES = 8
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class InspectServicer(inspect_pb2_grpc.InspectServicer):
-    """`acceptd.v1.Inspect`: reads, never changes."""
+class InspectServicer(ControlMethods):
+    """`acceptd.v1.Inspect`: what people read here, what they change in `ControlMethods`."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, gate: Gate) -> None:
         self._fleet = fleet
+        self._gate = gate
+        self._control = Control(fleet)
 
     async def ListPairs(self, request: inspect_pb2.ListPairsRequest, context: Context) -> inspect_pb2.ListPairsResponse:
         """All pairs, by id."""
@@ -55,8 +61,10 @@ class InspectServicer(inspect_pb2_grpc.InspectServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
         changed = asyncio.Event()
         watch = self._fleet.board.watch(pair.id, changed.set)
+        revoked: list[Refusal] = []
+        guest = self._gate.enter(CALLER.get(), revoked.append)
         try:
-            while not self._fleet.draining and self._fleet.pairs.get(pair.id) is pair:
+            while not revoked and not self._fleet.draining and self._fleet.pairs.get(pair.id) is pair:
                 changed.clear()
                 yield inspect_pb2.WatchPairResponse(state=pair_state(self._fleet, pair))
                 try:
@@ -66,6 +74,9 @@ class InspectServicer(inspect_pb2_grpc.InspectServicer):
                     continue
         finally:
             watch.close()
+            self._gate.left(guest)
+        if revoked:
+            await context.abort(grpc.StatusCode[revoked[0].code], str(revoked[0]))
 
     async def GetHistory(
         self, request: inspect_pb2.GetHistoryRequest, context: Context
@@ -95,14 +106,24 @@ class InspectServicer(inspect_pb2_grpc.InspectServicer):
         except TooLarge as error:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
             raise AssertionError("abort raises") from error
+        revoked: list[Refusal] = []
+
+        def leave(refusal: Refusal) -> None:
+            revoked.append(refusal)
+            tap.wake()
+
+        guest = self._gate.enter(CALLER.get(), leave)
         try:
             yield inspect_pb2.TapPairResponse(pair=pair_summary(self._fleet, pair))
-            while not self._fleet.draining and self._fleet.pairs.get(pair.id) is pair:
+            while not revoked and not self._fleet.draining and self._fleet.pairs.get(pair.id) is pair:
                 message = await tap.take()
                 if message is not None:
                     yield message
         finally:
             self._fleet.taps.close(pair.id, tap)
+            self._gate.left(guest)
+        if revoked:
+            await context.abort(grpc.StatusCode[revoked[0].code], str(revoked[0]))
 
     async def _find(self, prefix: str, context: Context) -> Pair:
         pairs = self._fleet.pairs

@@ -19,11 +19,13 @@ import contextlib
 import json
 import logging
 import sqlite3
+from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
 from estimator_service.account import Account, history_record, pair_record
 from estimator_service.publication import Publication
 from estimator_service.records import (
+    AuditRecord,
     EpochRecord,
     ForgetRecord,
     HistoryRecord,
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from acceptd.types import Version
     from acceptd.v1 import estimator_pb2
+    from estimator_service.act import Act
     from estimator_service.clock import Clock
     from estimator_service.config import Settings
     from estimator_service.pair import Decision, Pair
@@ -53,6 +57,8 @@ T = TypeVar("T")
 #: the whole state.
 RETRY_SECONDS = 1.0
 _MAX_RETRY_SECONDS = 30.0
+#: Entries of the audit that memory holds while the store cannot commit; the oldest go first.
+_MAX_AUDITS = 1000
 #: Snapshots made at one tick for their age alone. Each takes a few milliseconds of the event loop; raising it lets many
 #: pairs hold it up at once.
 _SNAPSHOTS_A_TICK = 16
@@ -74,6 +80,7 @@ class Ledger:
         self._clock = clock
         self._strict = settings.durability == "strict"
         self._accounts: dict[str, Account] = {}
+        self._audits: deque[AuditRecord] = deque(maxlen=_MAX_AUDITS)
         self._writer: StoreWriter | None = None
         self._roster = Roster()
         self._retry = RETRY_SECONDS
@@ -221,6 +228,57 @@ class Ledger:
     def _publication(self, record: HistoryRecord) -> Publication:
         return Publication.from_json(json.loads(record.body), published=self._clock.monotonic())
 
+    async def version(self, pair: Pair, version: Version) -> Publication | None:
+        """One publication of a pair, None if it is no longer kept."""
+        for publication in pair.recent():
+            if publication.version == version:
+                return publication
+        if self._writer is None or self.trouble is not None:
+            return None
+        try:
+            record = await asyncio.wrap_future(
+                self._writer.call(lambda store: store.version(pair.id, version.epoch, version.counter))
+            )
+        except (sqlite3.Error, OverflowError):
+            return None
+        if record is None:
+            return None
+        return Publication.from_json(json.loads(record.body), published=self._clock.monotonic())
+
+    async def audit(self, pair: str, limit: int) -> list[AuditRecord]:
+        """What operators did to the pair with this id ("": to any), newest first, at most `limit`."""
+        found = {record.ticket: record for record in self._audits if pair in {"", record.pair}}
+        if self._writer is not None and self.trouble is None:
+            with contextlib.suppress(sqlite3.Error):
+                records = await asyncio.wrap_future(self._writer.call(lambda store: store.audit(pair, limit)))
+                found |= {record.ticket: record for record in records}
+        return [found[ticket] for ticket in sorted(found, reverse=True)][:limit]
+
+    async def acted(self, pair: Pair, act: Act, publication: Publication | None) -> str:
+        """Writes an operator's action and its effect in one transaction. Returns what keeps it from that, or "".
+
+        publication: what the action published. The pair's state is as the action left it.
+        """
+        self.ticket += 1
+        account = self._accounts[pair.id]
+        if publication is not None:
+            account.note(history_record(pair, publication))
+        wall = self._clock.wall()
+        entry = AuditRecord(
+            self.ticket, wall, act.who, act.peer, act.action, pair.id, json.dumps(act.before), json.dumps(act.after)
+        )
+        self._audits.append(entry)
+        if self._writer is None:
+            return "the service is stopping"
+        if self.trouble is None:
+            records = [*account.others, *account.snapshot(self.ticket, self._clock.monotonic(), wall), entry]
+            account.others = []
+            self._writer.submit(records, self.ticket)
+        mine = self.ticket
+        while self.committed < mine and self.trouble is None:
+            await self._progress.wait()
+        return self.trouble or ""
+
     # Writing
 
     def tick(self) -> None:
@@ -281,6 +339,8 @@ class Ledger:
     def _committed(self, ticket: int) -> None:
         self.commits += 1
         self.committed = max(self.committed, ticket)
+        while self._audits and self._audits[0].ticket <= ticket:
+            self._audits.popleft()
         if self.trouble is not None:
             logger.warning("store: commits again")
             self.trouble = None
@@ -328,7 +388,7 @@ class Ledger:
         records: list[Record] = [EpochRecord(self.epoch), *(worker.mark() for worker in self._roster)]
         for account in self._accounts.values():
             records += account.whole(self.ticket, now, wall)
-        return records
+        return [*records, *self._audits]
 
     def _back_up(self) -> None:
         self._last_backup = self._clock.monotonic()

@@ -80,6 +80,21 @@ class Metrics:
             for name, text in _TOTALS.items()
         }
 
+        self._refused = Counter(
+            "acceptd_refused_calls",
+            "Calls of gRPC and of the metrics port that were not allowed, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self._reloads = Counter(
+            "acceptd_identity_reloads",
+            "Times that the tokens' file or the certificate changed and was read again, by outcome.",
+            ["what", "outcome"],
+            registry=registry,
+        )
+        self._actions = Counter(
+            "acceptd_operator_actions", "Actions of operators, as in the audit.", ["action"], registry=registry
+        )
         self._forgotten = Counter(
             "acceptd_pairs_forgotten", "Pairs without workers that made room for others.", registry=registry
         )
@@ -146,6 +161,18 @@ class Metrics:
     def gap(self, pair: str, batches: int) -> None:
         """A worker came back with a sequence that is `batches` further than the service has seen."""
         self._gaps.labels(pair).inc(batches)
+
+    def refused(self, reason: str) -> None:
+        """A call was not allowed; see `estimator_service.gate` for reasons."""
+        self._refused.labels(reason).inc()
+
+    def reloaded(self, what: str, outcome: str) -> None:
+        """ "tokens" or "certificate" changed on disk, and was "loaded" or "failed" to."""
+        self._reloads.labels(what, outcome).inc()
+
+    def operator_action(self, action: str) -> None:
+        """An operator did something that the audit lists."""
+        self._actions.labels(action).inc()
 
     def stream_ended(self, reason: str) -> None:
         """The service ended a stream; `reason` is the gRPC status name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 from typing import TYPE_CHECKING, Final
@@ -11,16 +12,20 @@ from urllib.parse import parse_qsl
 from prometheus_client.exposition import choose_encoder
 
 from acceptd.errors import ConfigError
+from estimator_service.gate import NoIdentity, Refusal
 from estimator_service.http_message import Answer, Request
+from estimator_service.identity import Role
 from estimator_service.status_page import StatusPage
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Awaitable, Callable
 
     from prometheus_client import CollectorRegistry
 
     from estimator_service.config import Address
     from estimator_service.fleet import Fleet
+    from estimator_service.gate import Gate
 
 logger = logging.getLogger(__name__)
 
@@ -33,16 +38,34 @@ _SECONDS: Final = 10.0
 _REASONS: Final = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     503: "Service Unavailable",
 }
 
 
-class MetricsHttp:
-    """Serves `registry` and the fleet's health. `address` is HOST:PORT once started."""
+#: Paths that ask for no token: orchestrators probe them.
+_OPEN: Final = frozenset({"/healthz"})
 
-    def __init__(self, fleet: Fleet, registry: CollectorRegistry) -> None:
+
+class MetricsHttp:
+    """Serves `registry` and the fleet's health. `address` is HOST:PORT once started.
+
+    gate: asks for a reader's token, None: nobody does. tls: None: plain HTTP.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        registry: CollectorRegistry,
+        *,
+        gate: Gate | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._gate = gate
+        self._tls = tls
         self.address = ""
         self._fleet = fleet
         self._registry = registry
@@ -57,7 +80,9 @@ class MetricsHttp:
     async def start(self, address: Address) -> None:
         """Binds. Raises ConfigError if that cannot be done."""
         try:
-            self._server = await asyncio.start_server(self._serve, address.host, address.port, limit=_MAX_REQUEST)
+            self._server = await asyncio.start_server(
+                self._serve, address.host, address.port, limit=_MAX_REQUEST, ssl=self._tls
+            )
         except OSError as error:
             raise ConfigError(
                 f"metrics_listen = '{address}': cannot be bound ({error.strerror or error}); accepted: a free address"
@@ -74,9 +99,10 @@ class MetricsHttp:
         self._open += 1
         try:
             async with asyncio.timeout(_SECONDS):
+                peer = str(writer.get_extra_info("peername"))
                 head_only, answer = False, Answer(503, b"busy\n")
                 if self._open <= _MAX_CONNECTIONS:
-                    head_only, answer = await self._answer(reader)
+                    head_only, answer = await self._answer(reader, peer)
                 fields = (
                     ("Content-Type", answer.content_type),
                     ("Content-Length", str(len(answer.body))),
@@ -95,7 +121,7 @@ class MetricsHttp:
             self._open -= 1
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> tuple[bool, Answer]:
+    async def _answer(self, reader: asyncio.StreamReader, peer: str) -> tuple[bool, Answer]:
         """(whether the body stays here, the answer)."""
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -110,7 +136,24 @@ class MetricsHttp:
         if route is None:
             return False, Answer(404, f"accepted: {', '.join(self._routes)}\n".encode())
         headers = {name.strip().lower(): value.strip() for name, _, value in (item.partition(":") for item in fields)}
+        if path not in _OPEN and (refused := self._refuse(headers, path, peer)) is not None:
+            return False, refused
         return method == "HEAD", await route(Request(dict(reversed(parse_qsl(query))), headers))
+
+    def _refuse(self, headers: dict[str, str], path: str, peer: str) -> Answer | None:
+        """The answer to somebody without a reader's token, None if this is a reader or none is asked for."""
+        if self._gate is None:
+            return None
+        given: list[str | bytes] = [_bearer(headers["authorization"])] if "authorization" in headers else []
+        try:
+            self._gate.bearer(given, Role.READER)
+        except Refusal as refusal:
+            self._gate.refused(refusal, path, peer)
+            status = 401 if isinstance(refusal, NoIdentity) else 403
+            # Browsers ask for a password then: the token is the password, of any user.
+            ask = (("WWW-Authenticate", 'Bearer, Basic realm="acceptd: any user, a reader\'s token as password"'),)
+            return Answer(status, f"{refusal}\n".encode(), headers=ask)
+        return None
 
     async def _metrics(self, request: Request) -> Answer:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
@@ -128,3 +171,15 @@ class MetricsHttp:
             "workers": len(self._fleet.sessions),
         }
         return Answer(503 if self._fleet.draining else 200, json.dumps(body).encode() + b"\n", "application/json")
+
+
+def _bearer(header: str) -> str:
+    """Basic credentials as the bearer token that their password is; others as they are."""
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic":
+        return header
+    try:
+        _, _, password = base64.b64decode(encoded.strip(), validate=True).decode("ascii").partition(":")
+    except ValueError:
+        return header
+    return f"Bearer {password}"

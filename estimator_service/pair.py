@@ -14,6 +14,7 @@ from estimator_service.drift_log import DriftLog
 from estimator_service.fit.model import PairModel
 from estimator_service.fit.publish import should_publish
 from estimator_service.fit.settings import FitSettings
+from estimator_service.orders import Orders
 from estimator_service.publication import Publication
 
 if TYPE_CHECKING:
@@ -66,8 +67,7 @@ class Pair:
         #: Monotonic seconds of its latest batch or worker.
         self.last_active = clock.monotonic()
         self.counters = Counters.zero(self.num_positions)
-        self.mode = _MODES[settings.mode]
-        self.exploration_rate = settings.exploration_rate
+        self.orders = Orders()
         self.epoch = epoch
         self.refits_done = 0
         self.refits_held: Counter[str] = Counter()
@@ -160,7 +160,7 @@ class Pair:
         elapsed = self._clock.monotonic() - self._round_began
         in_force = self.publication
         closed = self._close(elapsed, in_force)
-        held = closed.held or self._idle(closed.coefficients)
+        held = closed.held or ("pinned" if self.orders.pinned else self._idle(closed.coefficients))
         publication = None
         if not held:
             version = self._next_version()
@@ -215,6 +215,45 @@ class Pair:
                 return ""
         return "unchanged"
 
+    # What operators ask for
+
+    @property
+    def mode(self) -> Mode:
+        """Of the pair's workers."""
+        return _MODES[self.orders.mode or self._settings.mode]
+
+    @property
+    def exploration_rate(self) -> float:
+        """Share of drafted slots that they verify beyond the budget."""
+        ordered = self.orders.exploration_rate
+        return self._settings.exploration_rate if ordered is None else ordered
+
+    def pin(self, publication: Publication, cause: str) -> Publication:
+        """Publishes the coefficients of an earlier publication, and no fit from now on."""
+        self.orders = replace(self.orders, pinned=publication.source)
+        return self._issue(publication.again(self._next_version(), cause, *self._now()))
+
+    def unpin(self) -> None:
+        """Lets the next fit be published."""
+        self.orders = replace(self.orders, pinned=None)
+
+    def reset(self) -> Publication:
+        """Forgets what was learned, publishes the prior and every fit from now on. Exact counters stay."""
+        self.orders = replace(self.orders, pinned=None)
+        self._model = self._new_model()
+        self._first_pending = None
+        self._round_began = self._clock.monotonic()
+        self.last_round = None
+        return self._issue(Publication(prior(self.num_positions, self._next_version()), "reset", *self._now()))
+
+    def take_over(self, header: dict[str, Any], window: bytes, coefficients: Coefficients) -> Publication:
+        """Continues from another service's `state`, and publishes its coefficients."""
+        orders = self.orders
+        self.restore({**header, "orders": replace(orders, pinned=None).to_json()}, window)
+        self.last_round = None
+        pooled = replace(coefficients, version=self._next_version())
+        return self._issue(Publication(pooled, "import", *self._now()))
+
     # Publications
 
     def outrank(self, held: Version) -> Publication | None:
@@ -225,7 +264,7 @@ class Pair:
         current = self.publication
         if current.version.counter == 0:
             if current.version.epoch < self.epoch:
-                self._issue(self._again("prior", Version(self.epoch, 0)))
+                self._issue(replace(self._again("prior", Version(self.epoch, 0)), origin=None))
             return None
         if held < current.version or held in self._recent:
             return None
@@ -241,9 +280,7 @@ class Pair:
         return list(reversed(self._recent.values()))
 
     def _again(self, cause: str, version: Version) -> Publication:
-        current = self.publication
-        by_workload = {k: replace(v, version=version) for k, v in current.by_workload.items()}
-        return Publication(replace(current.pooled, version=version), cause, *self._now(), by_workload)
+        return self.publication.again(version, cause, *self._now())
 
     def _issue(self, publication: Publication) -> Publication:
         for value in (publication.pooled, *publication.by_workload.values()):
@@ -277,6 +314,7 @@ class Pair:
                 "refits_held": dict(self.refits_held),
                 "last_held": self.last_held,
                 "drifts": self.drift_log.to_json(),
+                "orders": self.orders.to_json(),
             },
             self._model.to_bytes(),
         )
@@ -289,6 +327,8 @@ class Pair:
         self.last_held = header["last_held"]
         # Absent from what an earlier version wrote.
         self.drift_log = DriftLog.from_json(header.get("drifts", []))
+        # Snapshots of 0.1 have none.
+        self.orders = Orders.from_json(header["orders"]) if "orders" in header else Orders()
         self._model = PairModel.from_bytes(window, self._fit_settings())
         self._first_pending = self._clock.monotonic() if self.pending_blocks else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from acceptd.codec import encode_coefficients
@@ -15,8 +15,9 @@ from estimator_service.fit.report import Calibration
 class Publication:
     """Immutable. `pooled` serves workers without a label and labels that are not in `by_workload`.
 
-    cause: "prior", "refit", "restart", ... wall: seconds since the Unix epoch, shown only. published: monotonic seconds
-    of this process, what ages are measured from. calibration: of the round that brought it about.
+    cause: "prior", "refit", "restart", "pin", ... wall: seconds since the Unix epoch, shown only. published: monotonic
+    seconds of this process, what ages are measured from. calibration: of the round that brought it about. origin: the
+    version that these coefficients were first published as, None: this one.
     """
 
     pooled: Coefficients
@@ -25,6 +26,7 @@ class Publication:
     published: float
     by_workload: dict[str, Coefficients] = field(default_factory=dict)
     calibration: Calibration | None = None
+    origin: Version | None = None
     _messages: dict[tuple[str, bool], types_pb2.Coefficients] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -33,6 +35,17 @@ class Publication:
     def version(self) -> Version:
         """The one version all of them carry."""
         return self.pooled.version
+
+    @property
+    def source(self) -> Version:
+        """`origin`, or its own version."""
+        return self.origin or self.version
+
+    def again(self, version: Version, cause: str, wall: float, published: float) -> Publication:
+        """The same coefficients under another version."""
+        by_workload = {label: replace(value, version=version) for label, value in self.by_workload.items()}
+        pooled = replace(self.pooled, version=version)
+        return Publication(pooled, cause, wall, published, by_workload, origin=self.source)
 
     def of(self, workload: str) -> Coefficients:
         """Coefficients for workers with this label."""
@@ -57,13 +70,14 @@ class Publication:
             "pooled": _coefficients_to_json(self.pooled),
             "by_workload": {label: _coefficients_to_json(value) for label, value in self.by_workload.items()},
             "calibration": asdict(self.calibration) if self.calibration else None,
+            "origin": [self.origin.epoch, self.origin.counter] if self.origin else None,
         }
 
     @classmethod
     def from_json(cls, value: dict[str, Any], *, published: float) -> Publication:
         """What `to_json` gave. Raises KeyError, TypeError or ValueError for anything else."""
         version = Version(*value["version"])
-        calibration = value["calibration"]
+        calibration, origin = value["calibration"], value.get("origin")
         return cls(
             _coefficients_from_json(value["pooled"], version),
             value["cause"],
@@ -71,6 +85,7 @@ class Publication:
             published,
             {label: _coefficients_from_json(item, version) for label, item in value["by_workload"].items()},
             Calibration(**{name: _tuples(item) for name, item in calibration.items()}) if calibration else None,
+            Version(*origin) if origin else None,
         )
 
 

@@ -87,4 +87,20 @@ class SnapshotRecord:
         return digest.digest()
 
 
-Record = EpochRecord | PairRecord | ForgetRecord | HistoryRecord | JournalRecord | MarkRecord | SnapshotRecord
+@dataclass(frozen=True)
+class AuditRecord:
+    """What an operator did. ticket: the ledger's, names the entry. at: wall-clock seconds. before, after: JSON."""
+
+    ticket: int
+    at: float
+    who: str
+    peer: str
+    action: str
+    pair: str
+    before: str
+    after: str
+
+
+Record = (
+    EpochRecord | PairRecord | ForgetRecord | HistoryRecord | JournalRecord | MarkRecord | SnapshotRecord | AuditRecord
+)

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from acceptd.codec import decode_pair_key
 from acceptd.errors import AcceptdError, IncompatiblePeer, WireError
 from acceptd.retry_info import STATUS_DETAILS_KEY, encode_retry_info
 from acceptd.v1 import estimator_pb2
 from estimator_service.fleet import Busy
+from estimator_service.gate import Refusal
+from estimator_service.identity import CALLER
 from estimator_service.log_limit import LogLimit
 from estimator_service.outbox import Ending
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from estimator_service.fleet import Fleet
+    from estimator_service.gate import Gate
     from estimator_service.outbox import Outbox
     from estimator_service.session import Session
 
@@ -43,8 +47,9 @@ def decode_request(data: bytes) -> estimator_pb2.StreamRequest | None:
 class EstimatorServicer:
     """`acceptd.v1.Estimator`. One reader (this coroutine) and one sender a stream."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, gate: Gate) -> None:
         self._fleet = fleet
+        self._gate = gate
 
     def handler(self) -> grpc.GenericRpcHandler:
         """For `grpc.aio.Server.add_generic_rpc_handlers`."""
@@ -72,10 +77,15 @@ class EstimatorServicer:
         """One worker, from Hello to the end of its stream."""
         try:
             session = await self._greet(requests, context)
+        except Refusal as refusal:
+            self._gate.refused(refusal, f"/{SERVICE}/Stream", context.peer())
+            await self._abort(context, _ending(refusal))
+            return
         except AcceptdError as error:
             await self._abort(context, _ending(error))
             return
         outbox = session.outbox
+        guest = self._gate.enter(CALLER.get(), lambda refusal: session.end(_ending(refusal)))
         sender = asyncio.ensure_future(_send(outbox, context))
         reader = asyncio.ensure_future(_receive(session, requests))
         ended = asyncio.ensure_future(outbox.wait_for_ending())
@@ -87,6 +97,7 @@ class EstimatorServicer:
             for task in (sender, reader, ended):
                 task.cancel()
             await asyncio.gather(sender, reader, ended, return_exceptions=True)
+            self._gate.left(guest)
             self._fleet.disconnect(session)
         if outbox.ending is not None and outbox.ending.code != "OK":
             await self._abort(context, outbox.ending)
@@ -106,6 +117,7 @@ class EstimatorServicer:
         if request is None or not request.HasField("hello"):
             kind = request.WhichOneof("message") if request is not None else None
             raise NoHello(f"first message is {kind or 'empty or not a StreamRequest'}; accepted: hello")
+        self._gate.check_pair(CALLER.get(), decode_pair_key(request.hello.pair))
         session = await self._fleet.connect(request.hello, context.peer())
         await context.write(estimator_pb2.StreamResponse(welcome=session.welcome()))
         return session

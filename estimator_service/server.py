@@ -25,14 +25,18 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from acceptd.errors import ConfigError
 from acceptd.limits import MAX_MESSAGE_BYTES
 from acceptd.v1 import estimator_pb2, inspect_pb2, inspect_pb2_grpc
+from estimator_service.certificates import Certificates
 from estimator_service.clock import Clock, SystemClock
 from estimator_service.exposition import Exposition
 from estimator_service.fleet import Fleet
+from estimator_service.gate import Gate
+from estimator_service.gate_rpc import GateInterceptor
 from estimator_service.inspect_rpc import InspectServicer
 from estimator_service.metrics import Metrics
 from estimator_service.metrics_http import MetricsHttp
 from estimator_service.persistence import Persistence
 from estimator_service.rpc import EstimatorServicer
+from estimator_service.tokens import Tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +48,12 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between looks at what is due by time. Rounds, heartbeats and commits are late by at most this much.
 _TICK_SECONDS = 0.05
+
+#: Seconds between looks at the files of tokens and certificates.
+_IDENTITY_SECONDS = 1.0
+
+#: Bytes of a call's headers. A token has 51; what is larger is refused before any of it is looked at.
+_MAX_HEADER_BYTES = 8 * 1024
 
 #: Calls at once beside the workers' streams: people, their tools, and streams that have not said Hello.
 _OTHER_RPCS = 256
@@ -65,13 +75,29 @@ class Server:
         self.settings = settings
         self.address = ""
         self.metrics_address = ""
+        metrics = Metrics(registry)
+        self._certificates = None
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            self._certificates = Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca, metrics)
+        self._gate = Gate(Tokens(settings.tokens) if settings.tokens is not None else None, metrics)
+        self._clock = clock
+        self._identity_due = clock.monotonic()
+        # Last of what may fail: it locks the store.
         self._persistence = Persistence(settings, clock)
-        self.fleet = Fleet(settings, clock, self._persistence.ledger, Metrics(registry))
-        self._http = MetricsHttp(self.fleet, registry)
+        self.fleet = Fleet(settings, clock, self._persistence.ledger, metrics)
+        self._http = MetricsHttp(
+            self.fleet,
+            registry,
+            gate=self._gate if settings.metrics_auth else None,
+            tls=self._certificates.context if self._certificates and settings.metrics_tls else None,
+        )
         registry.register(Exposition(self.fleet, asyncio.get_running_loop()))
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(
+            interceptors=[GateInterceptor(self._gate)],
             options=[
+                ("grpc.max_metadata_size", _MAX_HEADER_BYTES),
+                ("grpc.absolute_max_metadata_size", _MAX_HEADER_BYTES),
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.so_reuseport", 0),
@@ -106,18 +132,25 @@ class Server:
             raise
         self._ticker = asyncio.create_task(self._tick())
         logger.info("serving on %s", self.address)
+        if not (settings.listen_address.loopback or settings.tokens or settings.tls_client_ca):
+            logger.warning(
+                "whoever reaches %s may do everything: neither tokens nor tls_client_ca is set", self.address
+            )
         return self
 
     async def _bind(self) -> None:
         server, wanted = self._server, self.settings.listen_address
-        server.add_generic_rpc_handlers((EstimatorServicer(self.fleet).handler(),))
+        server.add_generic_rpc_handlers((EstimatorServicer(self.fleet, self._gate).handler(),))
         inspect_pb2_grpc.add_InspectServicer_to_server(  # type: ignore[no-untyped-call]
-            InspectServicer(self.fleet), server
+            InspectServicer(self.fleet, self._gate), server
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((*_SERVED, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         try:
-            port = server.add_insecure_port(str(wanted))
+            if self._certificates is None:
+                port = server.add_insecure_port(str(wanted))
+            else:
+                port = server.add_secure_port(str(wanted), self._certificates.credentials)
         except RuntimeError as error:
             raise ConfigError(
                 f"listen = {self.settings.listen!r}: cannot be bound ({error}); accepted: a free address"
@@ -154,11 +187,21 @@ class Server:
     ) -> None:
         await self.stop()
 
+    def _refresh_identity(self) -> None:
+        now = self._clock.monotonic()
+        if now < self._identity_due:
+            return
+        self._identity_due = now + _IDENTITY_SECONDS
+        self._gate.refresh()
+        if self._certificates is not None:
+            self._certificates.refresh()
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             try:
                 self.fleet.tick()
+                self._refresh_identity()
             except Exception:
                 # One pair's trouble must not stop the heartbeats of all others.
                 logger.exception("tick failed")

@@ -16,6 +16,7 @@ from estimator_service.ledger import RETRY_SECONDS
 from estimator_service.outbox import Ending, Outbox
 
 if TYPE_CHECKING:
+    from acceptd.v1.types_pb2 import Mode
     from estimator_service.board import Watch
     from estimator_service.fleet import Fleet
     from estimator_service.pair import Pair
@@ -49,6 +50,7 @@ class Session:
         self._begins_at = 0
         self._fleet = fleet
         self._nonce = 0
+        self._told: tuple[Mode, float] | None = None
         self._pushed: OrderedDict[int, tuple[Version, float]] = OrderedDict()
         self.outbox = Outbox(fleet.settings.max_in_flight, lambda: fleet.ledger.committed, self._next_update)
         self._watch: Watch[Publication] = fleet.board.watch(pair.id, self.outbox.wake)
@@ -227,11 +229,18 @@ class Session:
         )
 
     def _next_update(self) -> estimator_pb2.CoefficientUpdate | None:
-        """The latest publication, if it is new to this worker, newer than what it holds and not refused by it."""
+        """The latest publication, if it or the mode is new to this worker, it is not older than what the worker holds
+        and was not refused by it."""
         publication = self._watch.take()
-        if publication is None or publication.version <= self.held or self.worker.refused(publication.version):
+        if publication is None or publication.version < self.held or self.worker.refused(publication.version):
+            return None
+        if publication.version == self.held and self._told == self._orders():
             return None
         return self._push(publication)
+
+    def _orders(self) -> tuple[Mode, float]:
+        """What goes with every push: it may change while the version stays."""
+        return self.pair.mode, self.pair.exploration_rate
 
     def _push(self, publication: Publication) -> estimator_pb2.CoefficientUpdate:
         self._nonce += 1
@@ -239,12 +248,13 @@ class Session:
         while len(self._pushed) > _MAX_NONCES:
             self._pushed.popitem(last=False)
         able = self.hello.capabilities
+        self._told = mode, rate = self._orders()
         straight = able.max_knots < len(publication.pooled.knots) or able.max_segments <= 1
         return estimator_pb2.CoefficientUpdate(
             coefficients=publication.message(self.hello.workload, straight=straight),
             nonce=self._nonce,
-            mode=self.pair.mode,
-            exploration_rate=self.pair.exploration_rate,
+            mode=mode,
+            exploration_rate=rate,
         )
 
     def _report(self, report: estimator_pb2.WorkerReport) -> None:

@@ -74,10 +74,13 @@ def pair_state(fleet: Fleet, pair: Pair) -> inspect_pb2.PairState:
             published_link=last.link if last else "",
         ),
         mode=pair.mode,
+        exploration_rate=pair.exploration_rate,
         notices=[*(last.notices if last else ()), *_budget_notices(totals)],
         totals=totals,
         drifts=[drift_entry(event) for event in pair.drift_log.newest_first()],
     )
+    if pair.orders.pinned is not None:
+        state.pinned.CopyFrom(encode_version(pair.orders.pinned))
     if last and last.calibration:
         state.calibration.CopyFrom(calibration_message(last.calibration))
     return state
@@ -90,6 +93,8 @@ def history_entry(publication: Publication) -> inspect_pb2.HistoryEntry:
         published_at_seconds=publication.wall,
         cause=publication.cause,
     )
+    if publication.origin is not None:
+        entry.origin.CopyFrom(encode_version(publication.origin))
     if publication.calibration is not None:
         entry.calibration.CopyFrom(calibration_message(publication.calibration))
     return entry

@@ -7,11 +7,13 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import astuple
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import quote
 
 from estimator_service.records import (
+    AuditRecord,
     EpochRecord,
     ForgetRecord,
     HistoryRecord,
@@ -28,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: Snapshots kept a pair. The journal reaches back to the older one, so a damaged newest one loses nothing.
 _SNAPSHOTS: Final = 2
+#: Entries of the audit, oldest deleted first. At 1 kB each this is 100 MB, and years of operators.
+_AUDIT_ENTRIES: Final = 100_000
 #: Bytes the write-ahead log may keep after a checkpoint. Raising it saves little and holds disk.
 _WAL_BYTES: Final = 64 * 1024 * 1024
 #: A statement waits this long for a reader's lock (a backup by hand), seconds.
@@ -118,7 +122,8 @@ class Store:
         """Highest ticket in use."""
         query = (
             "SELECT coalesce(max(t), 0) FROM (SELECT max(ticket) AS t FROM journal"
-            " UNION SELECT max(ticket) FROM snapshots UNION SELECT max(touched) FROM marks)"
+            " UNION SELECT max(ticket) FROM snapshots UNION SELECT max(touched) FROM marks"
+            " UNION SELECT max(ticket) FROM audit)"
         )
         return int(self._execute(query).fetchone()[0])
 
@@ -142,6 +147,17 @@ class Store:
             " WHERE place % max(1, (kept + ?2 - 1) / ?2) = 0 ORDER BY place"
         )
         return [HistoryRecord(*row) for row in self._execute(query, (pair, points))]
+
+    def version(self, pair: str, epoch: int, counter: int) -> HistoryRecord | None:
+        """One published version, None if it is not kept."""
+        query = "SELECT * FROM history WHERE pair = ? AND epoch = ? AND counter = ?"
+        row = self._execute(query, (pair, epoch, counter)).fetchone()
+        return HistoryRecord(*row) if row else None
+
+    def audit(self, pair: str, limit: int) -> list[AuditRecord]:
+        """What operators did to the pair ("": to any), newest first, at most `limit`."""
+        query = "SELECT * FROM audit WHERE ?1 IN ('', pair) ORDER BY ticket DESC LIMIT ?2"
+        return [AuditRecord(*row) for row in self._execute(query, (pair, limit))]
 
     def snapshot(self, pair: str) -> SnapshotRecord | None:
         """The newest one whose checksum holds."""
@@ -212,6 +228,13 @@ class Store:
                 self._execute("DELETE FROM pairs WHERE id = ?", (record.pair,))
                 for table in ("history", "snapshots", "journal"):
                     self._execute(f"DELETE FROM {table} WHERE pair = ?", (record.pair,))  # noqa: S608
+            case AuditRecord():
+                self._execute("INSERT OR IGNORE INTO audit VALUES (?, ?, ?, ?, ?, ?, ?, ?)", astuple(record))
+                self._execute(
+                    "DELETE FROM audit WHERE ticket <="
+                    " (SELECT ticket FROM audit ORDER BY ticket DESC LIMIT 1 OFFSET ?)",
+                    (_AUDIT_ENTRIES,),
+                )
             case EpochRecord():
                 self._execute("UPDATE meta SET value = max(value, ?) WHERE key = 'epoch'", (record.epoch,))
 

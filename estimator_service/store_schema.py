@@ -28,6 +28,13 @@ MIGRATIONS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
             "CREATE INDEX marks_by_age ON marks (touched)",
         ),
     ),
+    (
+        "audit",
+        (
+            "CREATE TABLE audit (ticket INTEGER PRIMARY KEY, at REAL NOT NULL, who TEXT NOT NULL, peer TEXT NOT NULL,"
+            " action TEXT NOT NULL, pair TEXT NOT NULL, before TEXT NOT NULL, after TEXT NOT NULL)",
+        ),
+    ),
 )
 
 SCHEMA_VERSION: Final = len(MIGRATIONS)

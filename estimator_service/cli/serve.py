@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 #: Headings of `--help`, each by the setting that it begins with.
 _HEADINGS = {
     "listen": "Addresses and files",
+    "tls_cert": "Identity",
     "method": "Fitting",
     "publish_min_change": "Publishing",
     "durability": "Durability",
@@ -39,7 +40,7 @@ environment, then the file.
 Examples:
   acceptd serve --store /var/lib/acceptd/acceptd.sqlite
   acceptd serve --config /etc/acceptd.toml --log-level debug
-  acceptd serve --listen 0.0.0.0:50051 --insecure
+  acceptd serve --listen 0.0.0.0:50051 --tls-cert tls.crt --tls-key tls.key --tokens tokens
 """
 
 

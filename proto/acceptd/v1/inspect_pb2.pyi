@@ -7,6 +7,166 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Durability(_message.Message):
+    __slots__ = ("trouble",)
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    trouble: str
+    def __init__(self, trouble: _Optional[str] = ...) -> None: ...
+
+class PinPairRequest(_message.Message):
+    __slots__ = ("pair", "version")
+    PAIR_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    pair: str
+    version: _types_pb2.Version
+    def __init__(self, pair: _Optional[str] = ..., version: _Optional[_Union[_types_pb2.Version, _Mapping]] = ...) -> None: ...
+
+class PinPairResponse(_message.Message):
+    __slots__ = ("state", "durability")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    state: PairState
+    durability: Durability
+    def __init__(self, state: _Optional[_Union[PairState, _Mapping]] = ..., durability: _Optional[_Union[Durability, _Mapping]] = ...) -> None: ...
+
+class UnpinPairRequest(_message.Message):
+    __slots__ = ("pair",)
+    PAIR_FIELD_NUMBER: _ClassVar[int]
+    pair: str
+    def __init__(self, pair: _Optional[str] = ...) -> None: ...
+
+class UnpinPairResponse(_message.Message):
+    __slots__ = ("state", "durability")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    state: PairState
+    durability: Durability
+    def __init__(self, state: _Optional[_Union[PairState, _Mapping]] = ..., durability: _Optional[_Union[Durability, _Mapping]] = ...) -> None: ...
+
+class RollbackPairRequest(_message.Message):
+    __slots__ = ("pair",)
+    PAIR_FIELD_NUMBER: _ClassVar[int]
+    pair: str
+    def __init__(self, pair: _Optional[str] = ...) -> None: ...
+
+class RollbackPairResponse(_message.Message):
+    __slots__ = ("state", "durability")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    state: PairState
+    durability: Durability
+    def __init__(self, state: _Optional[_Union[PairState, _Mapping]] = ..., durability: _Optional[_Union[Durability, _Mapping]] = ...) -> None: ...
+
+class ResetPairRequest(_message.Message):
+    __slots__ = ("pair",)
+    PAIR_FIELD_NUMBER: _ClassVar[int]
+    pair: str
+    def __init__(self, pair: _Optional[str] = ...) -> None: ...
+
+class ResetPairResponse(_message.Message):
+    __slots__ = ("state", "durability")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    state: PairState
+    durability: Durability
+    def __init__(self, state: _Optional[_Union[PairState, _Mapping]] = ..., durability: _Optional[_Union[Durability, _Mapping]] = ...) -> None: ...
+
+class SetModeRequest(_message.Message):
+    __slots__ = ("pair", "mode", "exploration_rate")
+    PAIR_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    EXPLORATION_RATE_FIELD_NUMBER: _ClassVar[int]
+    pair: str
+    mode: _types_pb2.Mode
+    exploration_rate: float
+    def __init__(self, pair: _Optional[str] = ..., mode: _Optional[_Union[_types_pb2.Mode, str]] = ..., exploration_rate: _Optional[float] = ...) -> None: ...
+
+class SetModeResponse(_message.Message):
+    __slots__ = ("state", "durability")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    state: PairState
+    durability: Durability
+    def __init__(self, state: _Optional[_Union[PairState, _Mapping]] = ..., durability: _Optional[_Union[Durability, _Mapping]] = ...) -> None: ...
+
+class ExportPairRequest(_message.Message):
+    __slots__ = ("pair",)
+    PAIR_FIELD_NUMBER: _ClassVar[int]
+    pair: str
+    def __init__(self, pair: _Optional[str] = ...) -> None: ...
+
+class ExportPairResponse(_message.Message):
+    __slots__ = ("export",)
+    EXPORT_FIELD_NUMBER: _ClassVar[int]
+    export: PairExport
+    def __init__(self, export: _Optional[_Union[PairExport, _Mapping]] = ...) -> None: ...
+
+class PairExport(_message.Message):
+    __slots__ = ("key", "coefficients", "header", "window", "checksum", "exported_at_seconds", "acceptd_version")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    COEFFICIENTS_FIELD_NUMBER: _ClassVar[int]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    EXPORTED_AT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTD_VERSION_FIELD_NUMBER: _ClassVar[int]
+    key: _types_pb2.PairKey
+    coefficients: _types_pb2.Coefficients
+    header: str
+    window: bytes
+    checksum: bytes
+    exported_at_seconds: float
+    acceptd_version: str
+    def __init__(self, key: _Optional[_Union[_types_pb2.PairKey, _Mapping]] = ..., coefficients: _Optional[_Union[_types_pb2.Coefficients, _Mapping]] = ..., header: _Optional[str] = ..., window: _Optional[bytes] = ..., checksum: _Optional[bytes] = ..., exported_at_seconds: _Optional[float] = ..., acceptd_version: _Optional[str] = ...) -> None: ...
+
+class ImportPairRequest(_message.Message):
+    __slots__ = ("export", "replace")
+    EXPORT_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
+    export: PairExport
+    replace: bool
+    def __init__(self, export: _Optional[_Union[PairExport, _Mapping]] = ..., replace: bool = ...) -> None: ...
+
+class ImportPairResponse(_message.Message):
+    __slots__ = ("state", "durability")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    state: PairState
+    durability: Durability
+    def __init__(self, state: _Optional[_Union[PairState, _Mapping]] = ..., durability: _Optional[_Union[Durability, _Mapping]] = ...) -> None: ...
+
+class ListAuditRequest(_message.Message):
+    __slots__ = ("pair", "limit")
+    PAIR_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    pair: str
+    limit: int
+    def __init__(self, pair: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListAuditResponse(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[AuditEntry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ...) -> None: ...
+
+class AuditEntry(_message.Message):
+    __slots__ = ("at_seconds", "who", "peer", "action", "pair", "before", "after")
+    AT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    PAIR_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    at_seconds: float
+    who: str
+    peer: str
+    action: str
+    pair: str
+    before: str
+    after: str
+    def __init__(self, at_seconds: _Optional[float] = ..., who: _Optional[str] = ..., peer: _Optional[str] = ..., action: _Optional[str] = ..., pair: _Optional[str] = ..., before: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
+
 class ListPairsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -60,7 +220,7 @@ class WatchPairResponse(_message.Message):
     def __init__(self, state: _Optional[_Union[PairState, _Mapping]] = ...) -> None: ...
 
 class PairState(_message.Message):
-    __slots__ = ("summary", "coefficients", "standard_errors", "observations", "acceptances", "blocks", "exclusions", "rejects", "refit", "calibration", "mode", "notices", "totals", "drifts")
+    __slots__ = ("summary", "coefficients", "standard_errors", "observations", "acceptances", "blocks", "exclusions", "rejects", "refit", "calibration", "mode", "notices", "totals", "pinned", "exploration_rate", "drifts")
     class RejectsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +241,8 @@ class PairState(_message.Message):
     MODE_FIELD_NUMBER: _ClassVar[int]
     NOTICES_FIELD_NUMBER: _ClassVar[int]
     TOTALS_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    EXPLORATION_RATE_FIELD_NUMBER: _ClassVar[int]
     DRIFTS_FIELD_NUMBER: _ClassVar[int]
     summary: PairSummary
     coefficients: _types_pb2.Coefficients
@@ -95,8 +257,10 @@ class PairState(_message.Message):
     mode: _types_pb2.Mode
     notices: _containers.RepeatedScalarFieldContainer[str]
     totals: _types_pb2.WorkerTotals
+    pinned: _types_pb2.Version
+    exploration_rate: float
     drifts: _containers.RepeatedCompositeFieldContainer[DriftEntry]
-    def __init__(self, summary: _Optional[_Union[PairSummary, _Mapping]] = ..., coefficients: _Optional[_Union[_types_pb2.Coefficients, _Mapping]] = ..., standard_errors: _Optional[_Iterable[float]] = ..., observations: _Optional[_Iterable[int]] = ..., acceptances: _Optional[_Iterable[int]] = ..., blocks: _Optional[int] = ..., exclusions: _Optional[_Iterable[_Union[_types_pb2.ExclusionCount, _Mapping]]] = ..., rejects: _Optional[_Mapping[str, int]] = ..., refit: _Optional[_Union[RefitState, _Mapping]] = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., mode: _Optional[_Union[_types_pb2.Mode, str]] = ..., notices: _Optional[_Iterable[str]] = ..., totals: _Optional[_Union[_types_pb2.WorkerTotals, _Mapping]] = ..., drifts: _Optional[_Iterable[_Union[DriftEntry, _Mapping]]] = ...) -> None: ...
+    def __init__(self, summary: _Optional[_Union[PairSummary, _Mapping]] = ..., coefficients: _Optional[_Union[_types_pb2.Coefficients, _Mapping]] = ..., standard_errors: _Optional[_Iterable[float]] = ..., observations: _Optional[_Iterable[int]] = ..., acceptances: _Optional[_Iterable[int]] = ..., blocks: _Optional[int] = ..., exclusions: _Optional[_Iterable[_Union[_types_pb2.ExclusionCount, _Mapping]]] = ..., rejects: _Optional[_Mapping[str, int]] = ..., refit: _Optional[_Union[RefitState, _Mapping]] = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., mode: _Optional[_Union[_types_pb2.Mode, str]] = ..., notices: _Optional[_Iterable[str]] = ..., totals: _Optional[_Union[_types_pb2.WorkerTotals, _Mapping]] = ..., pinned: _Optional[_Union[_types_pb2.Version, _Mapping]] = ..., exploration_rate: _Optional[float] = ..., drifts: _Optional[_Iterable[_Union[DriftEntry, _Mapping]]] = ...) -> None: ...
 
 class DriftEntry(_message.Message):
     __slots__ = ("at_seconds", "kind", "cause", "slope", "slope_error", "intercept", "intercept_error", "delay_rounds")
@@ -192,16 +356,18 @@ class GetHistoryResponse(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[HistoryEntry, _Mapping]]] = ...) -> None: ...
 
 class HistoryEntry(_message.Message):
-    __slots__ = ("coefficients", "published_at_seconds", "cause", "calibration")
+    __slots__ = ("coefficients", "published_at_seconds", "cause", "calibration", "origin")
     COEFFICIENTS_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_AT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     CALIBRATION_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     coefficients: _types_pb2.Coefficients
     published_at_seconds: float
     cause: str
     calibration: Calibration
-    def __init__(self, coefficients: _Optional[_Union[_types_pb2.Coefficients, _Mapping]] = ..., published_at_seconds: _Optional[float] = ..., cause: _Optional[str] = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ...) -> None: ...
+    origin: _types_pb2.Version
+    def __init__(self, coefficients: _Optional[_Union[_types_pb2.Coefficients, _Mapping]] = ..., published_at_seconds: _Optional[float] = ..., cause: _Optional[str] = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., origin: _Optional[_Union[_types_pb2.Version, _Mapping]] = ...) -> None: ...
 
 class TapPairRequest(_message.Message):
     __slots__ = ("pair",)

@@ -46,6 +46,46 @@ class InspectStub(object):
                 request_serializer=acceptd_dot_v1_dot_inspect__pb2.TapPairRequest.SerializeToString,
                 response_deserializer=acceptd_dot_v1_dot_inspect__pb2.TapPairResponse.FromString,
                 )
+        self.PinPair = channel.unary_unary(
+                '/acceptd.v1.Inspect/PinPair',
+                request_serializer=acceptd_dot_v1_dot_inspect__pb2.PinPairRequest.SerializeToString,
+                response_deserializer=acceptd_dot_v1_dot_inspect__pb2.PinPairResponse.FromString,
+                )
+        self.UnpinPair = channel.unary_unary(
+                '/acceptd.v1.Inspect/UnpinPair',
+                request_serializer=acceptd_dot_v1_dot_inspect__pb2.UnpinPairRequest.SerializeToString,
+                response_deserializer=acceptd_dot_v1_dot_inspect__pb2.UnpinPairResponse.FromString,
+                )
+        self.RollbackPair = channel.unary_unary(
+                '/acceptd.v1.Inspect/RollbackPair',
+                request_serializer=acceptd_dot_v1_dot_inspect__pb2.RollbackPairRequest.SerializeToString,
+                response_deserializer=acceptd_dot_v1_dot_inspect__pb2.RollbackPairResponse.FromString,
+                )
+        self.ResetPair = channel.unary_unary(
+                '/acceptd.v1.Inspect/ResetPair',
+                request_serializer=acceptd_dot_v1_dot_inspect__pb2.ResetPairRequest.SerializeToString,
+                response_deserializer=acceptd_dot_v1_dot_inspect__pb2.ResetPairResponse.FromString,
+                )
+        self.SetMode = channel.unary_unary(
+                '/acceptd.v1.Inspect/SetMode',
+                request_serializer=acceptd_dot_v1_dot_inspect__pb2.SetModeRequest.SerializeToString,
+                response_deserializer=acceptd_dot_v1_dot_inspect__pb2.SetModeResponse.FromString,
+                )
+        self.ExportPair = channel.unary_unary(
+                '/acceptd.v1.Inspect/ExportPair',
+                request_serializer=acceptd_dot_v1_dot_inspect__pb2.ExportPairRequest.SerializeToString,
+                response_deserializer=acceptd_dot_v1_dot_inspect__pb2.ExportPairResponse.FromString,
+                )
+        self.ImportPair = channel.unary_unary(
+                '/acceptd.v1.Inspect/ImportPair',
+                request_serializer=acceptd_dot_v1_dot_inspect__pb2.ImportPairRequest.SerializeToString,
+                response_deserializer=acceptd_dot_v1_dot_inspect__pb2.ImportPairResponse.FromString,
+                )
+        self.ListAudit = channel.unary_unary(
+                '/acceptd.v1.Inspect/ListAudit',
+                request_serializer=acceptd_dot_v1_dot_inspect__pb2.ListAuditRequest.SerializeToString,
+                response_deserializer=acceptd_dot_v1_dot_inspect__pb2.ListAuditResponse.FromString,
+                )
 
 
 class InspectServicer(object):
@@ -92,6 +132,67 @@ class InspectServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PinPair(self, request, context):
+        """What operators do. Each is noted in the audit table with who, when, before and after, in the same transaction as its
+        effect; the answer waits for the commit, or says why there is none.
+
+        Publishes the coefficients of an earlier version under a new, higher one, and no fit until the pair is unpinned.
+        Learning goes on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnpinPair(self, request, context):
+        """Lets fits be published again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RollbackPair(self, request, context):
+        """Pins the pair to the version before the one whose coefficients are in force.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetPair(self, request, context):
+        """Drops what the pair has learned, unpins it and publishes the prior under a new, higher version.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetMode(self, request, context):
+        """Mode of the pair's workers, and how much they explore; all ranks of a worker change on the same step.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportPair(self, request, context):
+        """The pair's statistics, counts and coefficients.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportPair(self, request, context):
+        """The reverse: a pair of its own, published under a new version. FAILED_PRECONDITION if the pair is known already
+        and `replace` is not set.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAudit(self, request, context):
+        """What operators did, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InspectServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -124,6 +225,46 @@ def add_InspectServicer_to_server(servicer, server):
                     servicer.TapPair,
                     request_deserializer=acceptd_dot_v1_dot_inspect__pb2.TapPairRequest.FromString,
                     response_serializer=acceptd_dot_v1_dot_inspect__pb2.TapPairResponse.SerializeToString,
+            ),
+            'PinPair': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinPair,
+                    request_deserializer=acceptd_dot_v1_dot_inspect__pb2.PinPairRequest.FromString,
+                    response_serializer=acceptd_dot_v1_dot_inspect__pb2.PinPairResponse.SerializeToString,
+            ),
+            'UnpinPair': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnpinPair,
+                    request_deserializer=acceptd_dot_v1_dot_inspect__pb2.UnpinPairRequest.FromString,
+                    response_serializer=acceptd_dot_v1_dot_inspect__pb2.UnpinPairResponse.SerializeToString,
+            ),
+            'RollbackPair': grpc.unary_unary_rpc_method_handler(
+                    servicer.RollbackPair,
+                    request_deserializer=acceptd_dot_v1_dot_inspect__pb2.RollbackPairRequest.FromString,
+                    response_serializer=acceptd_dot_v1_dot_inspect__pb2.RollbackPairResponse.SerializeToString,
+            ),
+            'ResetPair': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetPair,
+                    request_deserializer=acceptd_dot_v1_dot_inspect__pb2.ResetPairRequest.FromString,
+                    response_serializer=acceptd_dot_v1_dot_inspect__pb2.ResetPairResponse.SerializeToString,
+            ),
+            'SetMode': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetMode,
+                    request_deserializer=acceptd_dot_v1_dot_inspect__pb2.SetModeRequest.FromString,
+                    response_serializer=acceptd_dot_v1_dot_inspect__pb2.SetModeResponse.SerializeToString,
+            ),
+            'ExportPair': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExportPair,
+                    request_deserializer=acceptd_dot_v1_dot_inspect__pb2.ExportPairRequest.FromString,
+                    response_serializer=acceptd_dot_v1_dot_inspect__pb2.ExportPairResponse.SerializeToString,
+            ),
+            'ImportPair': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportPair,
+                    request_deserializer=acceptd_dot_v1_dot_inspect__pb2.ImportPairRequest.FromString,
+                    response_serializer=acceptd_dot_v1_dot_inspect__pb2.ImportPairResponse.SerializeToString,
+            ),
+            'ListAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAudit,
+                    request_deserializer=acceptd_dot_v1_dot_inspect__pb2.ListAuditRequest.FromString,
+                    response_serializer=acceptd_dot_v1_dot_inspect__pb2.ListAuditResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -236,5 +377,141 @@ class Inspect(object):
         return grpc.experimental.unary_stream(request, target, '/acceptd.v1.Inspect/TapPair',
             acceptd_dot_v1_dot_inspect__pb2.TapPairRequest.SerializeToString,
             acceptd_dot_v1_dot_inspect__pb2.TapPairResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def PinPair(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/acceptd.v1.Inspect/PinPair',
+            acceptd_dot_v1_dot_inspect__pb2.PinPairRequest.SerializeToString,
+            acceptd_dot_v1_dot_inspect__pb2.PinPairResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def UnpinPair(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/acceptd.v1.Inspect/UnpinPair',
+            acceptd_dot_v1_dot_inspect__pb2.UnpinPairRequest.SerializeToString,
+            acceptd_dot_v1_dot_inspect__pb2.UnpinPairResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RollbackPair(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/acceptd.v1.Inspect/RollbackPair',
+            acceptd_dot_v1_dot_inspect__pb2.RollbackPairRequest.SerializeToString,
+            acceptd_dot_v1_dot_inspect__pb2.RollbackPairResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ResetPair(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/acceptd.v1.Inspect/ResetPair',
+            acceptd_dot_v1_dot_inspect__pb2.ResetPairRequest.SerializeToString,
+            acceptd_dot_v1_dot_inspect__pb2.ResetPairResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def SetMode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/acceptd.v1.Inspect/SetMode',
+            acceptd_dot_v1_dot_inspect__pb2.SetModeRequest.SerializeToString,
+            acceptd_dot_v1_dot_inspect__pb2.SetModeResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ExportPair(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/acceptd.v1.Inspect/ExportPair',
+            acceptd_dot_v1_dot_inspect__pb2.ExportPairRequest.SerializeToString,
+            acceptd_dot_v1_dot_inspect__pb2.ExportPairResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ImportPair(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/acceptd.v1.Inspect/ImportPair',
+            acceptd_dot_v1_dot_inspect__pb2.ImportPairRequest.SerializeToString,
+            acceptd_dot_v1_dot_inspect__pb2.ImportPairResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/acceptd.v1.Inspect/ListAudit',
+            acceptd_dot_v1_dot_inspect__pb2.ListAuditRequest.SerializeToString,
+            acceptd_dot_v1_dot_inspect__pb2.ListAuditResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
