@@ -14,7 +14,7 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 VLLM_STAMP := $(VLLM_VENV)/.installed-acceptd
 
-.PHONY: help setup demo test test-vllm chaos check bench proto docs docs-site screenshots protobuf-range clean
+.PHONY: help setup demo test test-vllm chaos check bench proto docs docs-site screenshots lock audit-dependencies protobuf-range clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -64,6 +64,13 @@ screenshots: $(DEV_STAMP) ## draws the pictures of the terminal, the status page
 	$(BIN)/python tools/make_screenshots.py
 	$(BIN)/acceptd replay examples/smollm2-skip3.parquet --plot docs/images/replay
 	$(BIN)/acceptd simulate examples/smollm2-skip3.parquet --roofline h200-8b-block --plot docs/images/simulate
+
+lock: $(DEV_STAMP) ## pins what the images are built from, with hashes: requirements-*.lock
+	@$(BIN)/python tools/lock_dependencies.py
+
+audit-dependencies: $(DEV_STAMP) ## looks for known holes in what is pinned (asks a public database)
+	@$(BIN)/python -m pip install -q pip-audit
+	@$(BIN)/python -m pip_audit --require-hashes --disable-pip -r requirements-service.lock -r requirements-lab.lock
 
 protobuf-range: $(RUN_STAMP) ## loads the generated code with the oldest, the middle and the newest protobuf allowed
 	$(BIN)/python tools/check_protobuf_range.py

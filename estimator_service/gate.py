@@ -1,4 +1,4 @@
-"""Who is let in. Every refusal is counted by reason, and logged as far as `LogLimit` lets it."""
+"""Who is let in. Every refusal is counted by reason and logged, at most one line a reason in a while."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Final
 
 from acceptd.errors import ConfigError, NotAllowed
 from estimator_service.identity import ANYONE, Caller, Role, needed_role
-from estimator_service.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from acceptd.types import PairKey
+    from estimator_service.clock import Clock
     from estimator_service.metrics import Metrics
     from estimator_service.tokens import Tokens
 
 logger = logging.getLogger(__name__)
-logger.addFilter(LogLimit())
 
+#: Seconds between two lines about the same reason; the next says how many there were meanwhile.
+_LOG_SECONDS: Final = 10.0
 #: Characters of a method's name that are logged: a stranger chose it.
 _MAX_METHOD: Final = 100
 #: Characters of a token. Ours have 51; longer ones are not worth hashing.
@@ -43,9 +44,11 @@ class NoIdentity(Refusal):
 class Gate:
     """Lives on the event loop. tokens: None: everybody may do everything."""
 
-    def __init__(self, tokens: Tokens | None, metrics: Metrics) -> None:
+    def __init__(self, tokens: Tokens | None, metrics: Metrics, clock: Clock) -> None:
         self._tokens = tokens
         self._metrics = metrics
+        self._clock = clock
+        self._logged: dict[str, tuple[float, int]] = {}
         self._numbers = itertools.count()
         self._guests: dict[int, tuple[Caller, Callable[[Refusal], None]]] = {}
 
@@ -80,7 +83,14 @@ class Gate:
     def refused(self, refusal: Refusal, what: str, peer: str) -> None:
         """Counts and logs. what: the method or path; peer: where from."""
         self._metrics.refused(refusal.reason)
-        logger.warning("refused %r to %s: %s", what[:_MAX_METHOD], peer, refusal)
+        now = self._clock.monotonic()
+        last, missed = self._logged.get(refusal.reason, (-_LOG_SECONDS, 0))
+        if now - last < _LOG_SECONDS:
+            self._logged[refusal.reason] = last, missed + 1
+            return
+        self._logged[refusal.reason] = now, 0
+        more = f" (and {missed} more of this kind before)" if missed else ""
+        logger.warning("refused %r to %s: %s%s", what[:_MAX_METHOD], peer, refusal, more)
 
     # Long calls
 

@@ -41,6 +41,14 @@ def _enum_name(enum: Any, value: int, prefix: str) -> str:
     return str(enum.Name(value)).removeprefix(prefix).lower() if value in enum.values() else str(value)
 
 
+def parse_version(text: str) -> types_pb2.Version | None:
+    """The reverse of `version_text`; None for what is no version."""
+    epoch, dot, counter = text.partition(".")
+    if not (dot and epoch.isdecimal() and counter.isdecimal() and len(epoch) < 20 and len(counter) < 20):
+        return None
+    return types_pb2.Version(epoch=int(epoch), counter=int(counter))
+
+
 def version_text(message: types_pb2.Version) -> str:
     """`epoch.counter`."""
     return f"{message.epoch}.{message.counter}"
@@ -111,6 +119,8 @@ def pair_state(message: inspect_pb2.PairState) -> dict[str, Any]:
     return {
         **summary(message.summary),
         "mode": mode_name(message.mode),
+        "exploration_rate": message.exploration_rate,
+        "pinned": version(message.pinned) if message.HasField("pinned") else None,
         "coefficients": coefficients(message.coefficients),
         "standard_errors": list(message.standard_errors),
         "observations_by_position": list(message.observations),
@@ -142,6 +152,7 @@ def history_entry(message: inspect_pb2.HistoryEntry) -> dict[str, Any]:
         "coefficients": coefficients(message.coefficients),
         "published_at_seconds": message.published_at_seconds,
         "cause": message.cause,
+        "origin": version(message.origin) if message.HasField("origin") else None,
         "calibration": calibration(message.calibration),
     }
 

@@ -79,7 +79,7 @@ class Server:
         self._certificates = None
         if settings.tls_cert is not None and settings.tls_key is not None:
             self._certificates = Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca, metrics)
-        self._gate = Gate(Tokens(settings.tokens) if settings.tokens is not None else None, metrics)
+        self._gate = Gate(Tokens(settings.tokens) if settings.tokens is not None else None, metrics, clock)
         self._clock = clock
         self._identity_due = clock.monotonic()
         # Last of what may fail: it locks the store.

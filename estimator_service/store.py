@@ -120,12 +120,12 @@ class Store:
 
     def last_ticket(self) -> int:
         """Highest ticket in use."""
-        query = (
-            "SELECT coalesce(max(t), 0) FROM (SELECT max(ticket) AS t FROM journal"
-            " UNION SELECT max(ticket) FROM snapshots UNION SELECT max(touched) FROM marks"
-            " UNION SELECT max(ticket) FROM audit)"
-        )
-        return int(self._execute(query).fetchone()[0])
+        columns = ["journal.ticket", "snapshots.ticket", "marks.touched"]
+        # A store of an earlier version that could only be opened for reading has none.
+        if self._execute("SELECT 1 FROM sqlite_master WHERE name = 'audit'").fetchone():
+            columns.append("audit.ticket")
+        maxima = " UNION ".join(f"SELECT max({column}) AS t FROM {column.split('.')[0]}" for column in columns)  # noqa: S608
+        return int(self._execute(f"SELECT coalesce(max(t), 0) FROM ({maxima})").fetchone()[0])  # noqa: S608
 
     def pairs(self) -> list[PairRecord]:
         """All pairs, first seen first."""

@@ -55,7 +55,7 @@ def open_store(
     except sqlite3.DatabaseError as error:
         if isinstance(path, str) or not is_damage(error):
             raise
-        aside = _set_aside(path, now)
+        aside = set_aside(path, now)
         logger.error("store %s is damaged (%s); it was set aside as %s", path, error, aside)
     copy = last_good_path(path)
     if copy.exists() and copy.stat().st_size:
@@ -66,7 +66,7 @@ def open_store(
             if not is_damage(error):
                 raise
             logger.error("its last good copy %s is damaged, too (%s)", copy, error)
-            _set_aside(path, now)
+            set_aside(path, now)
         else:
             logger.error("continuing from its last good copy %s", copy)
             return store
@@ -74,13 +74,16 @@ def open_store(
     return attempt()
 
 
-def _set_aside(path: Path, now: float) -> Path:
-    """Renames the file and its companions; a stale write-ahead log must not be applied to another file."""
+def set_aside(path: Path, now: float, why: str = "damaged") -> Path:
+    """Renames the file and its companions; a stale write-ahead log must not be applied to another file.
+
+    now: seconds since the Unix epoch; with `why` it makes the new name, which is returned.
+    """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
-    aside, n = path.with_name(f"{path.name}.damaged-{stamp}"), 1
+    aside, n = path.with_name(f"{path.name}.{why}-{stamp}"), 1
     while aside.exists():
         n += 1
-        aside = path.with_name(f"{path.name}.damaged-{stamp}-{n}")
+        aside = path.with_name(f"{path.name}.{why}-{stamp}-{n}")
     path.rename(aside)
     for suffix in ("-wal", "-shm"):
         with suppress(FileNotFoundError):

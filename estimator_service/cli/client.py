@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 import grpc
 
 from acceptd.errors import AcceptdError
-from acceptd.limits import MAX_MESSAGE_BYTES
-from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
+from acceptd.v1 import inspect_pb2, inspect_pb2_grpc, types_pb2
+from estimator_service.cli.target import Target
 
 #: Seconds a call may take. All answers come from memory or one indexed query; raising it only delays the error line.
 DEADLINE: Final = 10.0
@@ -21,13 +21,13 @@ class CommandFailed(AcceptdError):
 
 
 class InspectClient:
-    """Inspect calls to `address` (HOST:PORT). Use as a context manager; raises CommandFailed."""
+    """Inspect calls to a service, by HOST:PORT alone or as `target` says. A context manager; raises CommandFailed."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self._channel = grpc.insecure_channel(
-            address, options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0)]
-        )
+    def __init__(self, target: Target | str) -> None:
+        target = Target(target) if isinstance(target, str) else target
+        self.address = target.address
+        self._metadata = target.metadata()
+        self._channel = target.open()
         self._stub: Any = inspect_pb2_grpc.InspectStub(self._channel)  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Self:
@@ -51,14 +51,15 @@ class InspectClient:
     def watch(self, pair: str, interval: float) -> Iterator[inspect_pb2.PairState]:
         """The pair's state now, then every `interval` seconds (0: on change), until the service goes away."""
         try:
-            for response in self._stub.WatchPair(inspect_pb2.WatchPairRequest(pair=pair, interval_seconds=interval)):
+            request = inspect_pb2.WatchPairRequest(pair=pair, interval_seconds=interval)
+            for response in self._stub.WatchPair(request, metadata=self._metadata):
                 yield response.state
         except grpc.RpcError as error:
             raise self._failed(error) from error
 
     def tap(self, pair: str, seconds: float | None) -> Iterator[inspect_pb2.TapPairResponse]:
         """The pair's batches as the service applies them, for `seconds` (None: until it stops). The first has none."""
-        call = self._stub.TapPair(inspect_pb2.TapPairRequest(pair=pair), timeout=seconds)
+        call = self._stub.TapPair(inspect_pb2.TapPairRequest(pair=pair), timeout=seconds, metadata=self._metadata)
         try:
             yield from call
         except grpc.RpcError as error:
@@ -79,14 +80,68 @@ class InspectClient:
         answer: inspect_pb2.ListWorkersResponse = self._call(self._stub.ListWorkers, request)
         return answer
 
+    def pin(self, pair: str, version: types_pb2.Version) -> inspect_pb2.PinPairResponse:
+        """Keeps an earlier version's coefficients in force."""
+        request = inspect_pb2.PinPairRequest(pair=pair, version=version)
+        answer: inspect_pb2.PinPairResponse = self._call(self._stub.PinPair, request)
+        return answer
+
+    def unpin(self, pair: str) -> inspect_pb2.UnpinPairResponse:
+        """Lets fits be published."""
+        request = inspect_pb2.UnpinPairRequest(pair=pair)
+        answer: inspect_pb2.UnpinPairResponse = self._call(self._stub.UnpinPair, request)
+        return answer
+
+    def rollback(self, pair: str) -> inspect_pb2.RollbackPairResponse:
+        """Back by one version, and no further fit."""
+        request = inspect_pb2.RollbackPairRequest(pair=pair)
+        answer: inspect_pb2.RollbackPairResponse = self._call(self._stub.RollbackPair, request)
+        return answer
+
+    def reset(self, pair: str) -> inspect_pb2.ResetPairResponse:
+        """From the prior."""
+        request = inspect_pb2.ResetPairRequest(pair=pair)
+        answer: inspect_pb2.ResetPairResponse = self._call(self._stub.ResetPair, request)
+        return answer
+
+    def set_mode(self, request: inspect_pb2.SetModeRequest) -> inspect_pb2.SetModeResponse:
+        """Mode and exploration rate."""
+        answer: inspect_pb2.SetModeResponse = self._call(self._stub.SetMode, request)
+        return answer
+
+    def export(self, pair: str) -> inspect_pb2.PairExport:
+        """What the pair has learned."""
+        request = inspect_pb2.ExportPairRequest(pair=pair)
+        answer: inspect_pb2.ExportPairResponse = self._call(self._stub.ExportPair, request)
+        return answer.export
+
+    def import_(self, export: inspect_pb2.PairExport, *, replace: bool) -> inspect_pb2.ImportPairResponse:
+        """Takes up what another service exported."""
+        request = inspect_pb2.ImportPairRequest(export=export, replace=replace)
+        answer: inspect_pb2.ImportPairResponse = self._call(self._stub.ImportPair, request)
+        return answer
+
+    def audit(self, pair: str, limit: int) -> inspect_pb2.ListAuditResponse:
+        """What operators did, newest first; "" for all pairs."""
+        request = inspect_pb2.ListAuditRequest(pair=pair, limit=limit)
+        answer: inspect_pb2.ListAuditResponse = self._call(self._stub.ListAudit, request)
+        return answer
+
     def _call(self, method: Callable[..., Any], request: Any) -> Any:
         try:
-            return method(request, timeout=DEADLINE)
+            return method(request, timeout=DEADLINE, metadata=self._metadata)
         except grpc.RpcError as error:
             raise self._failed(error) from error
 
     def _failed(self, error: Any) -> CommandFailed:
         code, details = error.code(), error.details() or ""
+        if code is grpc.StatusCode.UNAVAILABLE and ("SSL" in details or "Ssl" in details or "certificate" in details):
+            return CommandFailed(
+                f"the TLS handshake with {self.address} failed ({details}); "
+                "look at --ca and, where the service asks for one, --cert and --key"
+            )
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            return CommandFailed(f"{self.address}: {details}; name one with --token-file or ACCEPTD_TOKEN_FILE")
         if code is grpc.StatusCode.UNAVAILABLE:
             return CommandFailed(
                 f"no acceptd service answers at {self.address}; start one with `acceptd serve`, "

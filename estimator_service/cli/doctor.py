@@ -11,18 +11,19 @@ import typer
 from acceptd import __version__
 from estimator_service.cli.checks import Finding, Level, check_pair, check_pairs, check_versions
 from estimator_service.cli.client import CommandFailed, InspectClient
-from estimator_service.cli.options import DEFAULT_ADDRESS, Address, Json
+from estimator_service.cli.options import Json
 from estimator_service.cli.output import console, print_json, table
+from estimator_service.cli.target import LOCAL, Target, asks_service
 
 _MARKS = {Level.OK: "[green]✓[/]", Level.NOTE: "[yellow]![/]", Level.WRONG: "[red]✗[/]"}
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("doctor")(doctor)
+    app.command("doctor")(asks_service(doctor))
 
 
-def doctor(address: Address = DEFAULT_ADDRESS, as_json: Json = False) -> None:
+def doctor(target: Target = LOCAL, as_json: Json = False) -> None:
     """Looks for what usually goes wrong, and says what to do about it.
 
     Exit status 1 if something is wrong, 0 if all is well or merely worth a look.
@@ -31,7 +32,7 @@ def doctor(address: Address = DEFAULT_ADDRESS, as_json: Json = False) -> None:
       acceptd doctor
       acceptd doctor --address 10.0.0.7:50051 --json | jq '.[] | select(.level != "ok")'
     """
-    findings = list(_findings(address))
+    findings = list(_findings(target))
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -43,13 +44,13 @@ def doctor(address: Address = DEFAULT_ADDRESS, as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def _findings(address: str) -> Iterator[Finding]:
+def _findings(target: Target) -> Iterator[Finding]:
     began = time.monotonic()
     try:
-        with InspectClient(address) as client:
+        with InspectClient(target) as client:
             pairs = client.pairs().pairs
             took = time.monotonic() - began
-            yield Finding(Level.OK, "service", f"{address} answers in {1e3 * took:.0f} ms")
+            yield Finding(Level.OK, "service", f"{target.address} answers in {1e3 * took:.0f} ms")
             workers = client.workers("").workers
             states = [client.pair(pair.id) for pair in pairs]
     except CommandFailed as error:

@@ -9,18 +9,19 @@ import typer
 
 from estimator_service import jsonable
 from estimator_service.cli.client import InspectClient
-from estimator_service.cli.options import DEFAULT_ADDRESS, Address, Json, Pair
+from estimator_service.cli.options import Json, Pair
 from estimator_service.cli.output import NONE, ago, console, number, print_json, table
+from estimator_service.cli.target import LOCAL, Target, asks_service
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("history")(history)
+    app.command("history")(asks_service(history))
 
 
 def history(
     pair: Pair,
-    address: Address = DEFAULT_ADDRESS,
+    target: Target = LOCAL,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most this many.")] = 20,
     as_json: Json = False,
 ) -> None:
@@ -30,7 +31,7 @@ def history(
       acceptd history llama -n 5
       acceptd history llama -n 10000 --json > llama-history.json
     """
-    with InspectClient(address) as client:
+    with InspectClient(target) as client:
         entries = client.history(pair, limit).entries
     if as_json:
         print_json([jsonable.history_entry(entry) for entry in entries])
@@ -42,7 +43,7 @@ def history(
         out.add_row(
             jsonable.version_text(entry.coefficients.version),
             ago(entry.published_at_seconds, now),
-            entry.cause,
+            f"{entry.cause} of {jsonable.version_text(entry.origin)}" if entry.HasField("origin") else entry.cause,
             number(line.slopes[0], 4) if line.slopes else NONE,
             " ".join(number(value, 2, sign=True) for value in line.intercepts),
             number(entry.calibration.log_loss, 4) if scored else NONE,

@@ -16,8 +16,9 @@ from acceptd.errors import ConfigError
 from estimator_service.cli.client import InspectClient
 from estimator_service.cli.lab_extra import lab_extra
 from estimator_service.cli.lab_view import show_replay, show_roles
-from estimator_service.cli.options import DEFAULT_ADDRESS, Address, Json, Pair
+from estimator_service.cli.options import Json, Pair
 from estimator_service.cli.output import console, count, number, print_json, table
+from estimator_service.cli.target import LOCAL, Target, asks_service
 from estimator_service.jsonable import pair_key
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ TracePath = Annotated[Path, typer.Argument(metavar="TRACE", help="Parquet file o
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    app.command("record")(record)
+    app.command("record")(asks_service(record))
     app.command("replay")(replay)
     app.command("features")(features)
     app.command("roles")(roles)
@@ -40,7 +41,7 @@ def record(  # noqa: PLR0917  (a command's options)
     blocks: Annotated[int | None, typer.Option(min=1, help="Stop after about this many blocks.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0.1, help="Stop after this long.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
-    address: Address = DEFAULT_ADDRESS,
+    target: Target = LOCAL,
     as_json: Json = False,
 ) -> None:
     """Record a pair's live traffic as a trace, until Ctrl-C or a limit.
@@ -59,7 +60,7 @@ def record(  # noqa: PLR0917  (a command's options)
     if not output.parent.is_dir():
         raise ConfigError(f"{output.parent} is no directory; accepted: a file in one that exists")
     dropped = 0
-    with InspectClient(address) as client, _interruptible():
+    with InspectClient(target) as client, _interruptible():
         messages = client.tap(pair, seconds)
         found = next(messages).pair
         metadata = {"pair": found.id, "key": pair_key(found.key)}

@@ -62,8 +62,10 @@ def _status(state: inspect_pb2.PairState, workers: Sequence[inspect_pb2.WorkerSt
     version = [jsonable.version_text(state.coefficients.version)]
     version += [f"published {ago(state.summary.published_at_seconds, now)}"]
     version += [state.refit.published_link or "prior", f"mode {jsonable.mode_name(state.mode)}"]
+    version += [f"{100 * state.exploration_rate:g} % explored"]
     rows: list[tuple[str, str | Text]] = [
         ("version", ", ".join(version)),
+        *_pinned(state),
         ("slope", _slope(state)),
         ("refits", _refits(state.refit)),
         *_held(state.refit),
@@ -83,6 +85,14 @@ def _status(state: inspect_pb2.PairState, workers: Sequence[inspect_pb2.WorkerSt
     if state.totals.steps:
         rows.append(("verification", _verification(state)))
     return facts(rows)
+
+
+def _pinned(state: inspect_pb2.PairState) -> list[tuple[str, Text]]:
+    """A row of its own while an operator keeps fits back."""
+    if not state.HasField("pinned"):
+        return []
+    text = f"to {jsonable.version_text(state.pinned)}; fits are not published until `acceptd unpin`"
+    return [("pinned", Text(text, style="yellow"))]
 
 
 def _slope(state: inspect_pb2.PairState) -> str:

@@ -8,32 +8,34 @@ import typer
 
 from estimator_service import jsonable
 from estimator_service.cli.client import InspectClient
-from estimator_service.cli.options import DEFAULT_ADDRESS, Address, Json, Pair
+from estimator_service.cli.options import Json, Pair
 from estimator_service.cli.output import ago, console, count, print_json, table
 from estimator_service.cli.pair_view import pair_view
+from estimator_service.cli.target import LOCAL, Target, asks_service
 
 
 def register(app: typer.Typer) -> None:
     """Adds both commands."""
-    app.command("pairs")(pairs)
-    app.command("show")(show)
+    app.command("pairs")(asks_service(pairs))
+    app.command("show")(asks_service(show))
 
 
-def pairs(address: Address = DEFAULT_ADDRESS, as_json: Json = False) -> None:
+def pairs(target: Target = LOCAL, as_json: Json = False) -> None:
     """The pairs the service knows.
 
     Examples:
       acceptd pairs
       acceptd pairs --address 10.0.0.7:50051 --json
     """
-    with InspectClient(address) as client:
+    with InspectClient(target) as client:
         found = client.pairs().pairs
     if as_json:
         print_json([jsonable.summary(pair) for pair in found])
         return
     if not found:
         console().print(
-            f"No worker has come to {address} yet. vLLM with the hook connects by itself once ACCEPTD_ADDRESS names it."
+            f"No worker has come to {target.address} yet. "
+            "vLLM with the hook connects by itself once ACCEPTD_ADDRESS names it."
         )
         return
     out, now = table("~pair", ">version", ">workers", ">observations", ">published"), time.time()
@@ -48,14 +50,14 @@ def pairs(address: Address = DEFAULT_ADDRESS, as_json: Json = False) -> None:
     console().print(out)
 
 
-def show(pair: Pair, address: Address = DEFAULT_ADDRESS, as_json: Json = False) -> None:
+def show(pair: Pair, target: Target = LOCAL, as_json: Json = False) -> None:
     """One pair: coefficients in force, the evidence behind them, calibration, refits, workers.
 
     Examples:
       acceptd show llama
       acceptd show llama --json | jq .coefficients.slope
     """
-    with InspectClient(address) as client:
+    with InspectClient(target) as client:
         state = client.pair(pair)
         workers = [] if as_json else client.workers(state.summary.id).workers
     if as_json:

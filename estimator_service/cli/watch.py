@@ -13,20 +13,21 @@ from rich.live import Live
 from acceptd.v1 import inspect_pb2
 from estimator_service import jsonable
 from estimator_service.cli.client import InspectClient
-from estimator_service.cli.options import DEFAULT_ADDRESS, Address, Json, Pair
+from estimator_service.cli.options import Json, Pair
 from estimator_service.cli.output import console, print_json, stamp
 from estimator_service.cli.pair_view import one_line
+from estimator_service.cli.target import LOCAL, Target, asks_service
 from estimator_service.cli.watch_view import LOOKS, WatchView
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("watch")(watch)
+    app.command("watch")(asks_service(watch))
 
 
 def watch(
     pair: Pair,
-    address: Address = DEFAULT_ADDRESS,
+    target: Target = LOCAL,
     interval: Annotated[
         float, typer.Option(min=0.1, max=3600.0, metavar="SECONDS", help="Time between two looks.")
     ] = 1.0,
@@ -42,7 +43,7 @@ def watch(
       acceptd watch llama --json | jq -c '[.coefficients.version.counter, .coefficients.slope]'
     """
     out = console()
-    with InspectClient(address) as client:
+    with InspectClient(target) as client:
         states = client.watch(pair, interval)
         if as_json or not out.is_terminal:
             for state in paced(states, interval, time.monotonic):

@@ -9,18 +9,19 @@ import typer
 
 from estimator_service import jsonable
 from estimator_service.cli.client import InspectClient
-from estimator_service.cli.options import DEFAULT_ADDRESS, Address, Json
+from estimator_service.cli.options import Json
 from estimator_service.cli.output import NONE, ago, console, count, print_json, table
+from estimator_service.cli.target import LOCAL, Target, asks_service
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command("workers")(workers)
+    app.command("workers")(asks_service(workers))
 
 
 def workers(
     pair: Annotated[str, typer.Option("--pair", "-p", help="Only the workers of this pair (id or prefix).")] = "",
-    address: Address = DEFAULT_ADDRESS,
+    target: Target = LOCAL,
     as_json: Json = False,
 ) -> None:
     """Workers, what they run on, and whether they are learned from.
@@ -29,13 +30,13 @@ def workers(
       acceptd workers
       acceptd workers --pair llama --json
     """
-    with InspectClient(address) as client:
+    with InspectClient(target) as client:
         found = client.workers(pair).workers
     if as_json:
         print_json([jsonable.worker(worker) for worker in found])
         return
     if not found:
-        console().print(f"No worker is known at {address}.")
+        console().print(f"No worker is known at {target.address}.")
         return
     out, now = (
         table("worker", "~pair", "~state", ">version", "mode", ">blocks", "workload", "hook", "vLLM"),

@@ -40,9 +40,16 @@ def rows(count: int, seed: int = 0, num_positions: int = 4) -> Observations:
 class RawWorker:
     """One stream, message by message."""
 
-    def __init__(self, channel: grpc.aio.Channel, worker: str = "w0", incarnation: int = 1, key: PairKey = KEY) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        worker: str = "w0",
+        incarnation: int = 1,
+        key: PairKey = KEY,
+        metadata: Any = None,
+    ) -> None:
         self.channel = channel
-        self.stream: Any = estimator_pb2_grpc.EstimatorStub(channel).Stream()
+        self.stream: Any = estimator_pb2_grpc.EstimatorStub(channel).Stream(metadata=metadata)
         self.name, self.incarnation, self.key = worker, incarnation, key
         self._passed_over: list[estimator_pb2.StreamResponse] = []
 

@@ -41,7 +41,8 @@ def test_every_page_is_in_the_index() -> None:
 def test_every_command_is_in_the_list_of_commands() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     listed = set(re.findall(r"^\| `acceptd ([a-z-]+)", text, re.M))
-    assert listed == {command.name for command in build().registered_commands}
+    app = build()
+    assert listed == {found.name for found in (*app.registered_commands, *app.registered_groups)}
 
 
 def test_the_example_of_a_configuration_file_loads() -> None:

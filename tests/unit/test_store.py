@@ -10,6 +10,7 @@ import pytest
 from acceptd.errors import ConfigError
 from estimator_service import store_schema
 from estimator_service.records import (
+    AuditRecord,
     EpochRecord,
     HistoryRecord,
     JournalRecord,
@@ -158,9 +159,29 @@ def test_a_change_of_schema_keeps_what_is_there(tmp_path, monkeypatch):
     assert len(store.pairs()) == 1
     store.close()
     with sqlite3.connect(tmp_path / "s") as connection:
-        assert connection.execute("SELECT version, applied_at FROM migrations").fetchall() == [(1, 1.0), (2, 2.0)]
+        applied = connection.execute("SELECT version, applied_at FROM migrations").fetchall()
+        assert applied == [*((version, 1.0) for version in range(1, len(later))), (len(later), 2.0)]
         assert connection.execute("SELECT count(*) FROM added").fetchone() == (0,)
     connection.close()
+
+
+@pytest.mark.parametrize("version", range(1, store_schema.SCHEMA_VERSION))
+def test_a_store_of_each_earlier_schema_is_taken_up(tmp_path, monkeypatch, version):
+    with monkeypatch.context() as patch:
+        patch.setattr(store_schema, "MIGRATIONS", store_schema.MIGRATIONS[:version])
+        patch.setattr(store_schema, "SCHEMA_VERSION", version)
+        old = make(tmp_path / "s")
+        old.commit([PairRecord("p", b"key", 5.0), EpochRecord(3), event(1)])
+        old.close()
+    reader = make(tmp_path / "s", now=None)
+    assert reader.last_ticket() == 1, "a disk that has become read-only: as it is"
+    reader.close()
+    store = make(tmp_path / "s", now=2.0)
+    assert (store.epoch(), store.last_ticket(), len(store.pairs())) == (3, 1, 1)
+    entry = AuditRecord(2, 1.5, "me", "peer", "pin", "p", "{}", "{}")
+    store.commit([entry])
+    assert (store.audit("", 5), store.audit("p", 5), store.audit("q", 5)) == ([entry], [entry], [])
+    assert store.last_ticket() == 2
 
 
 def test_a_change_of_schema_that_fails_changes_nothing(tmp_path, monkeypatch):
@@ -170,7 +191,7 @@ def test_a_change_of_schema_that_fails_changes_nothing(tmp_path, monkeypatch):
     with pytest.raises(sqlite3.OperationalError):
         make(tmp_path / "s")
     with sqlite3.connect(tmp_path / "s") as connection:
-        assert connection.execute("SELECT max(version) FROM migrations").fetchone() == (1,)
+        assert connection.execute("SELECT max(version) FROM migrations").fetchone() == (len(later) - 1,)
         assert not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'added'").fetchall()
     connection.close()
 
