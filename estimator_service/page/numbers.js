@@ -4,7 +4,11 @@ const NONE = "–";
 
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 
-const fixed = (value, digits) => (known(value) ? value.toFixed(digits).replace("-", "−") : NONE);
+function fixed(value, digits) {
+  if (!known(value)) return NONE;
+  const text = value.toFixed(digits);
+  return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
+}
 
 const signed = (value, digits) => (known(value) && value >= 0 ? `+${fixed(value, digits)}` : fixed(value, digits));
 

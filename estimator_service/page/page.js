@@ -9,7 +9,12 @@ const MAX_POINTS = 480;
 const course = { pair: null, points: [], asked: -Infinity };
 const seen = { pair: null, at: 0, observations: 0, rate: null };
 
-const position = (value, k) => `β${k} ${signed(value, 3)}`;
+// Positions that a readout names; the table has them all.
+const READ_OUT = 8;
+const readOut = (intercepts) => {
+  const named = intercepts.slice(0, READ_OUT).map((value, k) => `β${k} ${signed(value, 3)}`);
+  return named.join(", ") + (intercepts.length > READ_OUT ? ` and ${intercepts.length - READ_OUT} more` : "");
+};
 const charts = {
   slope: new Course("slope", {
     title: "Slope", values: (point) => [point.slope], digits: 2,
@@ -17,7 +22,7 @@ const charts = {
   }),
   intercepts: new Course("intercepts", {
     title: "Intercepts, nats", values: (point) => point.intercepts, digits: 1,
-    describe: (point) => `${fullClock(point.at)}, version ${versionText(point.version)}: ${point.intercepts.map(position).join(", ")}`,
+    describe: (point) => `${fullClock(point.at)}, version ${versionText(point.version)}: ${readOut(point.intercepts)}`,
   }),
   loss: new Course("loss", {
     title: "Log-loss, nats an observation", values: (point) => [point.log_loss], digits: 2, step: false,

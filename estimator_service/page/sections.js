@@ -42,7 +42,7 @@ function drawFacts(pair, now, rate) {
     ["Workers", count(pair.workers), `mode ${pair.mode}`],
     ["Observations", count(sum(pair.observations_by_position)), rate === null ? "" : `${count(rate)} a second`],
     ["Refits", count(pair.refit.done), pair.refit.done ? `the last in ${duration(pair.refit.last_seconds)}` : ""],
-    ["Drift evidence", fixed(Math.max(0, ...Object.values(pair.drift_scores)), 2), "named from 1 on, if large enough"],
+    ["Drift evidence", fixed(Math.max(0, ...Object.values(pair.drift_scores)), 2), "1 and large: named"],
   ]);
 }
 
@@ -56,7 +56,7 @@ function drawPositions(pair) {
     const gap = at(scores.gap_by_position, k);
     const n = (scores.observations * pair.observations_by_position[k]) / all;
     return [
-      String(k), signed(intercept, 4), fixed(pair.standard_errors[k + 1], 4), count(evidence[k]),
+      String(k), signed(intercept, 4), evidence[k] >= 1 ? fixed(pair.standard_errors[k + 1], 4) : NONE, count(evidence[k]),
       count(pair.observations_by_position[k]), percent(pair.acceptances_by_position[k], pair.observations_by_position[k]),
       [signed(gap, 4), suspicious(gap, n) ? "warn" : ""],
       fixed(at(scores.log_loss_by_position, k), 4), fixed(at(scores.auc_by_position, k), 3),
@@ -107,7 +107,7 @@ function drawWorkers(pair, now) {
   const left = pair.workers_left_off;
   show(byId("workers-note"), left > 0 || shown.length === 0);
   setText(byId("workers-note"), left > 0 ? `${count(shown.length)} of ${count(pair.workers)} shown; acceptd workers lists all.` : "None connected.");
-  const columns = [["Worker", "text"], ["Workload", "text"], ["Version", "text"], ["Mode", "text"], ["Blocks", "number"], ["Connected", "number"], ["Hook, vLLM", "text gap"], ["State", "text wide"]];
+  const columns = [["Worker", "text wide"], ["Workload", "text"], ["Version", "text"], ["Mode", "text"], ["Blocks", "number"], ["Connected", "number"], ["Hook, vLLM", "text gap"], ["State", "text wide"]];
   fillTable(byId("workers"), columns, shown.map((worker) => {
     const current = versionText(worker.version_applied) === versionText(pair.version);
     const trouble = worker.quarantined || worker.last_rejected_update;
