@@ -44,6 +44,11 @@ def below(name: str, value: float, goal: float, unit: str) -> Result:
     return Result(name, value, goal, value / goal, f"value <= {goal:g} {unit}", unit, value <= goal)
 
 
+def reported(name: str, value: float, unit: str) -> Result:
+    """A figure without a goal."""
+    return Result(name, value, math.nan, math.nan, "reported", unit, ok=True)
+
+
 def median_seconds(call: Callable[[], object], *, repeats: int, warmup: int = 3) -> float:
     """Median wall seconds of one call."""
     for _ in range(warmup):

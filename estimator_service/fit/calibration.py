@@ -45,7 +45,7 @@ class CalibrationSums:
         self,
         position: Ints,
         log_odds: Floats,
-        accepted: Floats,
+        accepted: NDArray[np.bool_],
         *,
         confidence: Floats | None = None,
         weight: Floats | None = None,
@@ -54,41 +54,45 @@ class CalibrationSums:
         k = self._k
         confidence = sigmoid(log_odds) if confidence is None else confidence
         loss = _loss(log_odds, accepted)
-        ece = position * ECE_BINS + np.minimum((confidence * ECE_BINS).astype(np.int64), ECE_BINS - 1)
-        rank = ((log_odds + _AUC_RANGE) * (_AUC_BINS / (2 * _AUC_RANGE))).clip(0, _AUC_BINS - 1).astype(np.int64)
-        rank += position * _AUC_BINS + (accepted * (k * _AUC_BINS)).astype(np.int64)
-        columns: tuple[Floats | None, ...] = (None, confidence, accepted)
+        # By (label, position, bin): one count gives the rows and how many of them were accepted.
+        group = np.where(accepted, position + k, position)
+        ece = group * ECE_BINS
+        ece += np.minimum((confidence * ECE_BINS).astype(np.int64), ECE_BINS - 1)
+        rank = group * _AUC_BINS
+        rank += ((log_odds + _AUC_RANGE) * (_AUC_BINS / (2 * _AUC_RANGE))).clip(0, _AUC_BINS - 1).astype(np.int64)
+        predicted = confidence
         if weight is not None:
-            loss, columns = loss * weight, (weight, confidence * weight, accepted * weight)
+            loss, predicted = loss * weight, confidence * weight
         self._loss += np.bincount(position, loss, k)
-        for i, column in enumerate(columns):
-            self._reliability[i] += np.bincount(ece, column, k * ECE_BINS).reshape(k, ECE_BINS)
+        rejected, passed = np.bincount(ece, weight, 2 * k * ECE_BINS).reshape(2, k, ECE_BINS)
+        self._reliability[0] += rejected + passed
+        self._reliability[1] += np.bincount(ece, predicted, 2 * k * ECE_BINS).reshape(2, k, ECE_BINS).sum(axis=0)
+        self._reliability[2] += passed
         self._ranks += np.bincount(rank, weight, 2 * k * _AUC_BINS).reshape(2, k, _AUC_BINS)
 
-    def add_survival(self, row: Ints, position: Ints, confidence: Floats, accepted: NDArray[np.uint8]) -> None:
-        """Score products of confidences of whole blocks. row, position, confidence: [N] as graded; accepted: uint8[B].
+    def add_survival(self, first: Ints, observed: Ints, accepted: NDArray[np.uint8], confidence: Floats) -> None:
+        """Score products of confidences of whole blocks, B of them.
 
-        Survival through k minus its prediction is Σ_j [reached j] (y_j − p_j) Π_{j<i≤k} p_i. Confidences after a
-        rejection are not reported, so the batch's mean at that position stands in for each p_i of the last factor.
-        Blocks are grouped by their first confidence, the only one that all have. Depths that trimming cut are left out.
+        first, observed: int64[B] as graded. accepted: uint8[B]. confidence: float64[N] of the observations. Survival
+        through k minus its prediction is Σ_j [reached j] (y_j − p_j) Π_{j<i≤k} p_i. Confidences after a rejection are
+        not reported, so the mean at that position stands in for each p_i of the last factor. Blocks are grouped by
+        their first confidence, the only one that all have. Depths that trimming cut are left out.
         """
-        blocks, k = len(accepted), self._k
-        stride = -(-blocks // _SURVIVAL_ROWS)
-        table = np.full((blocks, k), np.nan)
-        table[row, position] = confidence
-        mean = np.bincount(position, confidence, k) / np.maximum(np.bincount(position, minlength=k), 1)
-        table = table[::stride]
-        passed = accepted[::stride].astype(np.int64)
-        reached = np.isfinite(table)
-        error = np.where(reached, table - (np.arange(k) < passed[:, None]), 0.0)
-        rejected = reached.sum(axis=1) > passed
-        index = np.minimum((table[:, 0] * ECE_BINS).astype(np.int64), ECE_BINS - 1)
-        total = np.zeros(len(table))
-        for depth in range(k):
-            total = total * mean[depth] + error[:, depth]
-            known = reached[:, depth] | rejected
-            self._survival[0, depth] += np.bincount(index[known], minlength=ECE_BINS)
-            self._survival[1, depth] += np.bincount(index[known], total[known], ECE_BINS)
+        k = self._k
+        every = slice(None, None, -(-len(accepted) // _SURVIVAL_ROWS))
+        first, observed, passed = first[every], observed[every], accepted[every].astype(np.int64)
+        depth = np.arange(k)[:, None]
+        reached = depth < observed
+        table = np.where(reached, confidence.take(first + depth, mode="clip"), 0.0)
+        mean = table.sum(axis=1) / np.maximum(reached.sum(axis=1), 1)
+        total = table - (depth < passed)
+        total[~reached] = 0.0
+        for i in range(1, k):
+            total[i] += total[i - 1] * mean[i]
+        known = reached | (observed > passed)
+        index = np.minimum((table[0] * ECE_BINS).astype(np.int64), ECE_BINS - 1) + depth * ECE_BINS
+        for i, column in enumerate((known, total * known)):
+            self._survival[i] += np.bincount(index.ravel(), column.ravel(), k * ECE_BINS).reshape(k, ECE_BINS)
 
     def extend(self, other: CalibrationSums) -> None:
         """Take another's sums too."""
@@ -124,9 +128,10 @@ class CalibrationSums:
         )
 
 
-def _loss(log_odds: Floats, accepted: Floats) -> Floats:
+def _loss(log_odds: Floats, accepted: NDArray[np.bool_]) -> Floats:
     """−log likelihood of each row, nats."""
-    value: Floats = np.log1p(np.exp(-np.abs(log_odds))) + np.maximum(log_odds, 0.0) - accepted * log_odds
+    value: Floats = np.log1p(np.exp(-np.abs(log_odds)))
+    value += np.maximum(np.where(accepted, -log_odds, log_odds), 0.0)
     return value
 
 

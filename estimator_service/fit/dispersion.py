@@ -11,22 +11,24 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.typing import NDArray
 
 from estimator_service.fit.histogram import Floats, Ints, sums_by
 from estimator_service.fit.report import Shift
 
 
-def batch_scores(position: Ints, x: Floats, accepted: Floats, confidence: Floats, k: int) -> Floats:
+def batch_scores(position: Ints, x: Floats, accepted: NDArray[np.bool_], confidence: Floats, k: int) -> Floats:
     """What a batch of N rows says about noise: float64[3·K + 3].
 
     Its size; the score, slope first (1 + K); the information of independent rows: of the slope, its K cross terms with
     the intercepts, and the intercepts' (K).
     """
     residual = accepted - confidence
-    weight = confidence * (1.0 - confidence)
+    weight = confidence - confidence * confidence
     weight_x = weight * x
-    # Sums, not dot products: BLAS would wake its threads for a vector this long, which costs more than it saves.
-    size, slope, square = float(len(x)), float((residual * x).sum()), float((weight_x * x).sum())
+    # Not dot products: BLAS would wake its threads for a vector this long, which costs more than it saves.
+    slope, square = (float(np.einsum("i,i", column, x)) for column in (residual, weight_x))
+    size = float(len(x))
     score, cross, own = (sums_by(position, column, k) for column in (residual, weight_x, weight))
     return np.concatenate(([size, slope], score, [square], cross, own))
 
@@ -39,7 +41,7 @@ def typical_dispersion(batches: Floats, num_positions: int) -> float:
     """
     k = num_positions
     # What all batches share is an error of the coefficients, not noise.
-    shared = np.median(batches[:, 1 : 2 + k] / batches[:, :1], axis=0)
+    shared = _median(batches[:, 1 : 2 + k] / batches[:, :1])
     score = batches[:, 1 : 2 + k] - batches[:, :1] * shared
     information = np.concatenate((batches[:, 2 + k : 3 + k], batches[:, 3 + 2 * k :]), axis=1)
     known = information > 1.0
@@ -50,7 +52,14 @@ def typical_dispersion(batches: Floats, num_positions: int) -> float:
     # Median of χ² with f degrees of freedom, over f: (1 − 2/(9 f))³ (Wilson and Hilferty, PNAS 17, 1931).
     freedom = np.maximum(count, 1)
     expected = freedom * (1.0 - 2.0 / (9.0 * freedom)) ** 3
-    return max(1.0, float(np.median((ratio / expected)[count > 0])))
+    return max(1.0, float(_median((ratio / expected)[count > 0])))
+
+
+def _median(values: Floats) -> Floats:
+    """Along the first axis, not empty. numpy's own takes ten times as long on the few batches of a merge."""
+    ordered = np.sort(values, axis=0)
+    middle: Floats = 0.5 * (ordered[(len(values) - 1) // 2] + ordered[len(values) // 2])
+    return middle
 
 
 @dataclass

@@ -25,13 +25,13 @@ MIN_COMPARED: Final = 200.0
 class Sample:
     """Non-empty cells of a round, M of them, kept small.
 
-    segment, position: uint8[M]. n, accepted: float64[M]. x: float32[M], the mean.
+    segment, position: uint8[M]. n, accepted: float32[M], exact as long as they are counts. x: float32[M], the mean.
     """
 
     segment: NDArray[np.uint8]
     position: NDArray[np.uint8]
-    n: Floats
-    accepted: Floats
+    n: NDArray[np.float32]
+    accepted: NDArray[np.float32]
     x: NDArray[np.float32]
 
     @staticmethod
@@ -41,12 +41,13 @@ class Sample:
         used = np.flatnonzero(n)
         k = sums.shape[2]
         segment, position = (used // (k * NUM_BINS)).astype(np.uint8), (used // NUM_BINS % k).astype(np.uint8)
-        return Sample(segment, position, n[used], accepted[used], (sum_x[used] / n[used]).astype(np.float32))
+        columns = (n[used], accepted[used], sum_x[used] / n[used])
+        return Sample(segment, position, *(column.astype(np.float32) for column in columns))
 
     @property
     def total(self) -> float:
         """Observations."""
-        return float(self.n.sum())
+        return float(self.n.sum(dtype=np.float64))
 
     def loss(self, value: Coefficients) -> float:
         """Log-loss of coefficients, nats, summed."""
@@ -56,7 +57,7 @@ class Sample:
 
     def constant_loss(self) -> float:
         """Log-loss of the best constant: the acceptance rate. Rates nearer to 0 or 1 than bounds allow are cut off."""
-        n, accepted = self.total, float(self.accepted.sum())
+        n, accepted = self.total, float(self.accepted.sum(dtype=np.float64))
         z = constant_log_odds(accepted, n)
         return n * float(np.logaddexp(0.0, z)) - accepted * z
 
@@ -81,7 +82,7 @@ def first_adequate(
         if sample.loss(to_coefficients(point)) <= limit:
             return point
     k = 1 if point is None else point.intercepts.shape[1]
-    rate = constant_log_odds(float(sample.accepted.sum()), sample.total)
+    rate = constant_log_odds(float(sample.accepted.sum(dtype=np.float64)), sample.total)
     return Point(np.zeros((1, 1)), np.full((1, k), rate))
 
 

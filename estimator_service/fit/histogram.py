@@ -26,6 +26,7 @@ _STEP: Final = 0.25
 _BIN_OF_STEP: Final = (
     np.searchsorted(np.asarray(EDGES), np.arange(-MAX_LOG_ODDS, MAX_LOG_ODDS + _STEP, _STEP), side="right") - 1
 ).clip(0, NUM_BINS - 1)
+_STEPS_BELOW_ZERO: Final = round(MAX_LOG_ODDS / _STEP)
 
 
 class Rows(Protocol):
@@ -56,13 +57,14 @@ class Rows(Protocol):
         """float32[B], of `explored`; 0 where that is 0."""
 
 
-def bins_of(x: Floats) -> Ints:
-    """Bin of each x (float64[N], |x| <= 40): b with EDGES[b] <= x < EDGES[b + 1].
+def bins_of(x: NDArray[np.floating]) -> Ints:
+    """Bin of each x (float32 or float64[N], |x| <= 40): b with EDGES[b] <= x < EDGES[b + 1].
 
     >>> bins_of(np.array([-40.0, 0.0, 0.1, 0.25, 40.0])).tolist()
     [0, 64, 64, 65, 127]
     """
-    found: Ints = _BIN_OF_STEP[((x + MAX_LOG_ODDS) * (1.0 / _STEP)).astype(np.int64)]
+    # Scaling by a power of two is exact, so rows on an edge and just below it part as they should in float32, too.
+    found: Ints = _BIN_OF_STEP.take(np.floor(x * (1.0 / _STEP)).astype(np.int64) + _STEPS_BELOW_ZERO)
     return found
 
 
@@ -70,28 +72,32 @@ def bins_of(x: Floats) -> Ints:
 class Graded:
     """Observations of one batch, N of them, row by row.
 
-    row, position, segment: int64[N], segment in [0, NUM_SLOTS). cell: int64[N], (segment·K + position)·NUM_BINS + bin.
-    x: float64[N]. accepted: float64[N], 0 or 1.
+    position: int64[N]. cell: int64[N], (segment·K + position)·NUM_BINS + bin, segment in [0, NUM_SLOTS).
+    x: float64[N]. accepted: bool[N]. observed, first: int64[B], observations of each row, and the index of its first.
     """
 
-    row: Ints
     position: Ints
-    segment: Ints
     cell: Ints
     x: Floats
-    accepted: Floats
+    accepted: NDArray[np.bool_]
+    observed: Ints
+    first: Ints
 
 
 def grade(rows: Rows, num_positions: int) -> Graded:
     """The labels of a decoded batch: 1 below `accepted`, 0 at the first rejection, none after."""
-    observed = np.minimum(rows.accepted.astype(np.int64) + 1, rows.admitted)
-    row = np.repeat(np.arange(len(observed)), observed)
-    position = np.arange(len(row)) - (np.cumsum(observed) - observed)[row]
-    accepted = position < rows.accepted[row]
-    segment = np.minimum(rows.segments, UNKNOWN).astype(np.int64)[row]
-    x = rows.features.astype(np.float64)
-    cell = (segment * num_positions + position) * NUM_BINS + bins_of(x)
-    return Graded(row, position, segment, cell, x, accepted.astype(np.float64))
+    rejected = rows.accepted < rows.admitted
+    observed = rows.accepted.astype(np.int64) + rejected
+    end = np.cumsum(observed)
+    first = end - observed
+    position = np.arange(len(rows.features)) - np.repeat(first, observed)
+    accepted = np.ones(len(position), np.bool_)
+    accepted[end[rejected] - 1] = False
+    cell = position * NUM_BINS
+    cell += bins_of(rows.features)
+    slots = np.minimum(rows.segments, UNKNOWN).astype(np.int64) * (num_positions * NUM_BINS)
+    cell += slots[0] if len(slots) and (slots == slots[0]).all() else np.repeat(slots, observed)
+    return Graded(position, cell, rows.features.astype(np.float64), accepted, observed, first)
 
 
 def sums_by(index: Ints, weight: Floats | None, size: int) -> Floats:
@@ -99,8 +105,11 @@ def sums_by(index: Ints, weight: Floats | None, size: int) -> Floats:
     return np.asarray(np.bincount(index, weight, size), np.float64)
 
 
-def histogram(cell: Ints, x: Floats, accepted: Floats, cells: int, weight: Floats | None = None) -> Floats:
+def histogram(
+    cell: Ints, x: Floats, accepted: NDArray[np.bool_], cells: int, weight: Floats | None = None
+) -> Floats:
     """Sums of (weight, weight·accepted, weight·x) by cell: float64[3, cells]. Without weights each row counts 1."""
+    passed = accepted.astype(np.float64)
     if weight is not None:
-        accepted, x = accepted * weight, x * weight
-    return np.stack((sums_by(cell, weight, cells), sums_by(cell, accepted, cells), sums_by(cell, x, cells)))
+        passed, x = passed * weight, x * weight
+    return np.stack((sums_by(cell, weight, cells), sums_by(cell, passed, cells), sums_by(cell, x, cells)))

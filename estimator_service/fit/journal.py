@@ -9,11 +9,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from estimator_service.fit.histogram import Floats, Ints
+from acceptd.bins import NUM_BINS
+from estimator_service.fit.histogram import NUM_SLOTS, Floats, Graded, Ints
 
-#: Observations kept before they are judged and merged without waiting for the round's end. 14 bytes each; raising it
+#: Observations kept before they are judged and merged without waiting for the round's end: as many as a pair's other
+#: tables, which grow with K, leave room for in its 2 MB at up to 10 bytes each. Raising them merges less often, and
 #: judges workers on more of their rows at once.
-CAPACITY: Final = 16_384
+_CAPACITY, _LESS_A_POSITION, _LEAST = 65_536, 3_072, 16_384
 
 #: The same in batches, each of which costs some 800 bytes (K = 16) beside its rows.
 MAX_BATCHES: Final = 128
@@ -21,7 +23,7 @@ MAX_BATCHES: Final = 128
 
 @dataclass(frozen=True)
 class Pending:
-    """N journalled observations. worker, workload, batch: int64[N], indices into the names; other columns as graded.
+    """N journalled observations. worker, workload: int64[N], indices into the names; other columns as graded.
 
     weight: float64[N], inverse propensity where the row is an unbiased sample of its position, 0
     elsewhere; None: 0 for all.
@@ -29,10 +31,9 @@ class Pending:
 
     worker: Ints
     workload: Ints
-    batch: Ints
     cell: Ints
     x: Floats
-    accepted: Floats
+    accepted: NDArray[np.bool_]
     weight: Floats | None
     workers: tuple[str, ...]
     workloads: tuple[str, ...]
@@ -40,31 +41,49 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One batch. cell: uint32[N], the other columns as in `Pending`, in less space; weight None: 0 everywhere.
+    """One batch. code: uint16[N] or uint32[N], 2·cell + accepted; x and weight as in `Pending`, in less space.
 
-    scores: see `dispersion.batch_scores`.
+    weight: None for 0 everywhere. scores: see `dispersion.batch_scores`.
     """
 
     worker: str
     workload: str
-    cell: NDArray[np.uint32]
+    code: NDArray[np.uint16] | NDArray[np.uint32]
     x: NDArray[np.float32]
-    accepted: NDArray[np.bool_]
     weight: NDArray[np.float32] | None
     scores: Floats
+
+    @staticmethod
+    def of(
+        worker: str, workload: str, graded: Graded, weight: Floats | None, scores: Floats, num_positions: int
+    ) -> Chunk:
+        """From graded rows of K = `num_positions`."""
+        narrow = 2 * NUM_SLOTS * num_positions * NUM_BINS <= 1 + np.iinfo(np.uint16).max
+        code = graded.cell * 2
+        code += graded.accepted
+        return Chunk(
+            worker,
+            workload,
+            code.astype(np.uint16 if narrow else np.uint32),
+            graded.x.astype(np.float32),
+            None if weight is None else weight.astype(np.float32),
+            scores,
+        )
 
 
 @dataclass
 class Journal:
-    """Batches in order of arrival."""
+    """Batches of a pair with K positions, in order of arrival."""
 
+    num_positions: int
     chunks: list[Chunk] = field(default_factory=list)
     observations: int = 0
 
     @property
     def full(self) -> bool:
-        """Whether it holds `CAPACITY` observations or `MAX_BATCHES` batches, or more."""
-        return self.observations >= CAPACITY or len(self.chunks) >= MAX_BATCHES
+        """Whether it holds as many observations as there is room for, or `MAX_BATCHES` batches, or more."""
+        capacity = max(_LEAST, _CAPACITY - _LESS_A_POSITION * self.num_positions)
+        return self.observations >= capacity or len(self.chunks) >= MAX_BATCHES
 
     def append(self, chunk: Chunk) -> None:
         """Take a batch."""
@@ -90,6 +109,8 @@ class Journal:
         sizes = [len(chunk.x) for chunk in chunks]
 
         def column(values: list[int]) -> Ints:
+            if len(set(values)) == 1:
+                return np.full(sum(sizes), values[0], np.int64)
             return np.repeat(np.asarray(values, np.int64), sizes)
 
         def joined(values: Sequence[NDArray[np.generic]]) -> NDArray[np.generic]:
@@ -99,13 +120,13 @@ class Journal:
         if any(chunk.weight is not None for chunk in chunks):
             weights = [np.zeros(len(c.x), np.float32) if c.weight is None else c.weight for c in chunks]
             weight = joined(weights).astype(np.float64)
+        code = joined([chunk.code for chunk in chunks]).astype(np.int64)
         return Pending(
             column([workers.index(chunk.worker) for chunk in chunks]),
             column([workloads.index(chunk.workload) for chunk in chunks]),
-            column(list(range(len(chunks)))),
-            joined([chunk.cell for chunk in chunks]).astype(np.int64),
+            code >> 1,
             joined([chunk.x for chunk in chunks]).astype(np.float64),
-            joined([chunk.accepted for chunk in chunks]).astype(np.float64),
+            (code & 1).astype(np.bool_),
             weight,
             workers,
             workloads,

@@ -95,7 +95,7 @@ class PairModel:
         self._clear_round()
 
     def _clear_round(self) -> None:
-        self._journal = Journal()
+        self._journal = Journal(self.num_positions)
         self._calibration = CalibrationSums(self.num_positions)
         self._unbiased_calibration = CalibrationSums(self.num_positions)
         self._scores = ScoreSums.empty(self.num_positions)
@@ -145,19 +145,18 @@ class PairModel:
         confidence = sigmoid(log_odds)
         weight = inverse_propensity(rows, graded) if rows.explored.any() else None
         self._journal.append(
-            Chunk(
+            Chunk.of(
                 worker,
                 workload,
-                graded.cell.astype(np.uint32),
-                graded.x.astype(np.float32),
-                graded.accepted > 0,
-                None if weight is None else weight.astype(np.float32),
+                graded,
+                weight,
                 batch_scores(graded.position, graded.x, graded.accepted, confidence, k),
+                k,
             )
         )
         if worker not in self._judge.records or not self._judge.records[worker].reason:
             self._calibration.add(graded.position, log_odds, graded.accepted, confidence=confidence)
-            self._calibration.add_survival(graded.row, graded.position, confidence, rows.accepted)
+            self._calibration.add_survival(graded.first, graded.observed, rows.accepted, confidence)
             if weight is not None:
                 self._unbiased_calibration.add(
                     graded.position, log_odds, graded.accepted, confidence=confidence, weight=weight
@@ -232,7 +231,8 @@ class PairModel:
             self._compiled = used, Predictor.of(used).by_cell()
         lines = self._compiled[1]
         if lines is None:
-            return Predictor.of(used).log_odds(graded.segment, graded.position, graded.x)
+            slots = graded.cell // NUM_BINS // self.num_positions
+            return Predictor.of(used).log_odds(slots, graded.position, graded.x)
         return lines.log_odds(graded.cell, graded.x)
 
     def _merge(self) -> None:

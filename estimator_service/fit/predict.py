@@ -60,19 +60,24 @@ class Predictor:
         offset = -(self.slopes[:, 1:] * self.knots) @ active.T
         shape = (*self.intercepts.shape, len(left))
         slopes = np.broadcast_to(slope[:, None, :], shape)
-        return CellLines(slopes.ravel(), (offset[:, None, :] + self.intercepts[:, :, None]).ravel())
+        offsets = offset[:, None, :] + self.intercepts[:, :, None]
+        return CellLines(slopes.ravel().astype(np.float32), offsets.ravel().astype(np.float32))
 
 
 @dataclass(frozen=True)
 class CellLines:
-    """log-odds = slope·x + offset in each cell (segment, position, bin): two look-ups a row. float64[cells] each."""
+    """log-odds = slope·x + offset in each cell (segment, position, bin): two look-ups a row. float32[cells] each.
 
-    slope: Floats
-    offset: Floats
+    Coefficients are float32-exact, so a line loses nothing; beyond a knot the sum of slopes is rounded once.
+    """
+
+    slope: NDArray[np.float32]
+    offset: NDArray[np.float32]
 
     def log_odds(self, cell: Ints, x: Floats) -> Floats:
         """float64[N], nats."""
-        value: Floats = self.slope[cell] * x + self.offset[cell]
+        value: Floats = self.slope.take(cell) * x
+        value += self.offset.take(cell)
         return value
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: Grows with every change of what a pair's state holds; other formats are refused.
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 _MAGIC: Final = b"acceptd-pair"
 

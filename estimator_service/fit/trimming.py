@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from acceptd.bins import NUM_BINS
 from estimator_service.fit.histogram import Floats, Graded, Ints, Rows, histogram, sums_by
@@ -28,8 +29,8 @@ _MIN_BIASED: Final = 0.01
 
 def inverse_propensity(rows: Rows, graded: Graded) -> Floats:
     """float64[N]: 1/propensity of the observations below their row's explored depth, 0 elsewhere."""
-    drawn = graded.position < rows.explored[graded.row]
-    propensity = rows.propensities.astype(np.float64)[graded.row]
+    drawn = graded.position < np.repeat(rows.explored, graded.observed)
+    propensity = np.repeat(rows.propensities.astype(np.float64), graded.observed)
     return np.where(drawn, 1.0 / np.maximum(propensity, 1.0 / _MAX_WEIGHT), 0.0)
 
 
@@ -51,20 +52,22 @@ class Unbiased:
         zeros = np.zeros(num_positions)
         return Unbiased(np.zeros((3, num_positions, NUM_BINS)), zeros, zeros, zeros)
 
-    def merge(self, cell: Ints, x: Floats, accepted: Floats, weight: Floats | None, *, decay: float) -> None:
-        """N rows; cell: int64[N], position·NUM_BINS + bin; weight: see `inverse_propensity`, None for 0 everywhere."""
+    def merge(self, cell: Ints, x: Floats, accepted: NDArray[np.bool_], weight: Floats, *, decay: float) -> None:
+        """N rows; cell: int64[N], position·NUM_BINS + bin; weight: see `inverse_propensity`."""
         shape = self.sums.shape
         k = shape[1]
         position = cell // NUM_BINS
-        count = sums_by(position, None, k)
-        self.sums, self.squared = self.sums * decay, self.squared * decay
-        self.total = self.total * decay + count
-        if weight is None:
-            self.biased = self.biased * decay + count
-            return
+        self.age(decay)
+        self.total += sums_by(position, None, k)
         self.sums += histogram(cell, x, accepted, k * NUM_BINS, weight).reshape(shape)
         self.squared += sums_by(position, weight**2, k)
-        self.biased = self.biased * decay + sums_by(position[weight == 0], None, k)
+        self.biased += sums_by(position[weight == 0], None, k)
+
+    def merge_biased(self, count: Floats, *, decay: float) -> None:
+        """Rows of weight 0: float64[K] of them."""
+        self.age(decay)
+        self.total += count
+        self.biased += count
 
     def age(self, decay: float) -> None:
         """Weigh everything by `decay`."""

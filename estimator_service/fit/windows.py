@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from acceptd.bins import NUM_BINS
 from estimator_service.fit.dispersion import Dispersion, ScoreSums
-from estimator_service.fit.histogram import NUM_SLOTS, Floats, Ints, histogram
+from estimator_service.fit.histogram import NUM_SLOTS, Floats, Ints, histogram, sums_by
 from estimator_service.fit.settings import FitSettings
 from estimator_service.fit.trimming import Unbiased
 from estimator_service.fit.workloads import WorkloadTables
@@ -18,19 +19,24 @@ from estimator_service.fit.workloads import WorkloadTables
 class Learned:
     """N observations of workers that passed the judge, to be learned from.
 
-    cell: int64[N], as graded. x, accepted: float64[N]. weight: float64[N] below 1 beyond a worker's cap, None for 1
+    cell: int64[N], as graded. x: float64[N]. accepted: bool[N]. weight: float64[N] below 1 beyond a worker's cap, None for 1
     each. explored: float64[N], inverse propensities, None for 0. label: int64[N], index into `labels`. scores: of their
     batches.
     """
 
     cell: Ints
     x: Floats
-    accepted: Floats
+    accepted: NDArray[np.bool_]
     weight: Floats | None
     explored: Floats | None
     label: Ints
     labels: tuple[str, ...]
     scores: ScoreSums
+
+    def counts(self, num_positions: int) -> Floats:
+        """Rows of each cell, weights left aside: float64[1, NUM_SLOTS, K, NUM_BINS]."""
+        size = NUM_SLOTS * num_positions * NUM_BINS
+        return sums_by(self.cell, None, size).reshape(1, NUM_SLOTS, num_positions, NUM_BINS)
 
     def sums(self, num_positions: int, rows: slice | np.ndarray = slice(None)) -> Floats:
         """Sums of n, accepted, x of some rows: float64[3, NUM_SLOTS, K, NUM_BINS]."""
@@ -78,7 +84,11 @@ class Windows:
         recent_decay = 0.5 ** (n / settings.recent_half_life_observations)
         self.long = self.long * decay + sums
         self.recent = self.recent * recent_decay + sums
-        self.unbiased.merge(rows.cell % (k * NUM_BINS), rows.x, rows.accepted, rows.explored, decay=decay)
+        if rows.explored is not None:
+            self.unbiased.merge(rows.cell % (k * NUM_BINS), rows.x, rows.accepted, rows.explored, decay=decay)
+        else:
+            count = sums if rows.weight is None else rows.counts(k)
+            self.unbiased.merge_biased(count[0].sum(axis=(0, 2)), decay=decay)
         self.dispersion.merge(rows.scores, decay)
         self.recent_dispersion.merge(rows.scores, recent_decay)
         for i, label in enumerate(rows.labels):
