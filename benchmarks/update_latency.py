@@ -16,27 +16,30 @@ from acceptd.v1 import estimator_pb2
 from benchmarks.refit import K
 from benchmarks.result import Result, beside
 from benchmarks.service_process import ECHO, Service, service
-from vllm_client_hook.seams import Received
+from vllm_client_hook.pushes import Pushes
 from vllm_client_hook.uplink import Capabilities, Uplink
 
 ROUNDS = 1500
 PAUSE = 0.002
 
 
-class StampedUplink(Uplink):
+class StampedPushes(Pushes):
     """Notes when a push lies ready for the worker's main thread."""
 
-    arrivals: queue.Queue[float]
+    arrivals: queue.Queue[float] = queue.Queue()
 
-    @property
-    def _latest(self) -> Received | None:
-        return self._held
+    def take(self, update: estimator_pb2.CoefficientUpdate, generation: int) -> None:
+        """A push, and the time at which it was checked and in place."""
+        super().take(update, generation)
+        self.arrivals.put(time.perf_counter())
 
-    @_latest.setter
-    def _latest(self, value: Received | None) -> None:
-        self._held = value
-        if value is not None:
-            self.arrivals.put(time.perf_counter())
+
+class StampedUplink(Uplink):
+    """An uplink with stamped pushes."""
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._pushes = StampedPushes(self._pair.num_speculative_tokens, self._clock)
 
 
 def run() -> Iterator[Result]:
@@ -51,7 +54,6 @@ def run() -> Iterator[Result]:
 
 
 def _measure(running: Service) -> tuple[list[float], list[float]]:
-    StampedUplink.arrivals = queue.Queue()
     uplink = StampedUplink(
         running.address, PairKey("target", "draft", K), worker="bench", capabilities=Capabilities(8, 8)
     )
@@ -63,11 +65,11 @@ def _measure(running: Service) -> tuple[list[float], list[float]]:
         replies = channel.stream_stream(ECHO)(iter(outgoing.get, None))
         threading.Thread(target=lambda: _drain(replies, echoed), daemon=True).start()
         uplink.latest()
-        StampedUplink.arrivals.get(timeout=10)
+        StampedPushes.arrivals.get(timeout=10)
         updates, echoes = [], []
         for _ in range(ROUNDS):
             published = running.publish()
-            updates.append(StampedUplink.arrivals.get(timeout=10) - published)
+            updates.append(StampedPushes.arrivals.get(timeout=10) - published)
             time.sleep(PAUSE)
             sent = time.perf_counter()
             outgoing.put(payload)

@@ -55,9 +55,7 @@ class Recording:
         """Of predictions float[B, K] in nats, over all labels."""
         row, position = np.nonzero(self.blocks.observed)
         sums = CalibrationSums(self.blocks.num_positions)
-        sums.add(
-            position, log_odds[row, position].astype(np.float64), self.blocks.label[row, position].astype(np.float64)
-        )
+        sums.add(position, log_odds[row, position].astype(np.float64), self.blocks.label[row, position])
         found = sums.scores()
         if found is None:
             raise ValueError(f"{self.path} holds no labels")

@@ -100,14 +100,23 @@ def grade(rows: Rows, num_positions: int) -> Graded:
     return Graded(position, cell, rows.features.astype(np.float64), accepted, observed, first)
 
 
-def sums_by(index: Ints, weight: Floats | None, size: int) -> Floats:
+def sums_by(index: Ints, weight: Floats | Ints | None, size: int) -> Floats:
     """Sum of weight (None: count) by index: float64[size]."""
     return np.asarray(np.bincount(index, weight, size), np.float64)
 
 
-def histogram(
-    cell: Ints, x: Floats, accepted: NDArray[np.bool_], cells: int, weight: Floats | None = None
+def histogram_of_codes(
+    code: NDArray[np.integer], x: NDArray[np.floating], cells: int, weight: Floats | None = None
 ) -> Floats:
+    """`histogram` of observations whose cell and label are one number, int[N]: 2·cell + accepted."""
+    if weight is not None:
+        x = x * weight
+    rejected, accepted = np.bincount(code, weight, 2 * cells).reshape(cells, 2).T
+    sum_x = np.bincount(code, x, 2 * cells).reshape(cells, 2)
+    return np.stack((rejected + accepted, accepted, sum_x[:, 0] + sum_x[:, 1])).astype(np.float64, copy=False)
+
+
+def histogram(cell: Ints, x: Floats, accepted: NDArray[np.bool_], cells: int, weight: Floats | None = None) -> Floats:
     """Sums of (weight, weight·accepted, weight·x) by cell: float64[3, cells]. Without weights each row counts 1."""
     passed = accepted.astype(np.float64)
     if weight is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,22 +20,32 @@ _CAPACITY, _LESS_A_POSITION, _LEAST = 65_536, 3_072, 16_384
 MAX_BATCHES: Final = 128
 
 
+Codes = NDArray[np.uint16] | NDArray[np.uint32]
+
+
 @dataclass(frozen=True)
 class Pending:
-    """N journalled observations. worker, workload: int64[N], indices into the names; other columns as graded.
+    """N journalled observations of C batches.
 
-    weight: float64[N], inverse propensity where the row is an unbiased sample of its position, 0
-    elsewhere; None: 0 for all.
+    sizes, worker, workload: int64[C], observations of each batch and indices into the names. code: uint16[N] or
+    uint32[N], 2·cell + accepted. x: float32[N]. weight: float32[N], inverse propensity where the row is an unbiased
+    sample of its position, 0 elsewhere; None: 0 for all.
     """
 
+    sizes: Ints
     worker: Ints
     workload: Ints
-    cell: Ints
-    x: Floats
-    accepted: NDArray[np.bool_]
-    weight: Floats | None
+    code: Codes
+    x: NDArray[np.float32]
+    weight: NDArray[np.float32] | None
     workers: tuple[str, ...]
     workloads: tuple[str, ...]
+
+    def batch(self, step: int = 1) -> Ints:
+        """Index of the batch of every `step`-th observation, int64[ceil(N / step)]."""
+        if step == 1:
+            return np.repeat(np.arange(len(self.sizes)), self.sizes)
+        return np.searchsorted(np.cumsum(self.sizes), np.arange(0, len(self.code), step), side="right")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +57,22 @@ class Chunk:
 
     worker: str
     workload: str
-    code: NDArray[np.uint16] | NDArray[np.uint32]
+    code: Codes
     x: NDArray[np.float32]
     weight: NDArray[np.float32] | None
     scores: Floats
 
     @staticmethod
     def of(
-        worker: str, workload: str, graded: Graded, weight: Floats | None, scores: Floats, num_positions: int
+        graded: Graded, num_positions: int, *, worker: str, workload: str, weight: Floats | None, scores: Floats
     ) -> Chunk:
         """From graded rows of K = `num_positions`."""
-        narrow = 2 * NUM_SLOTS * num_positions * NUM_BINS <= 1 + np.iinfo(np.uint16).max
         code = graded.cell * 2
         code += graded.accepted
         return Chunk(
             worker,
             workload,
-            code.astype(np.uint16 if narrow else np.uint32),
+            narrowed(code, num_positions),
             graded.x.astype(np.float32),
             None if weight is None else weight.astype(np.float32),
             scores,
@@ -106,28 +114,23 @@ class Journal:
         chunks = self.chunks
         workers = tuple(sorted({chunk.worker for chunk in chunks}))
         workloads = tuple(sorted({chunk.workload for chunk in chunks}))
-        sizes = [len(chunk.x) for chunk in chunks]
-
-        def column(values: list[int]) -> Ints:
-            if len(set(values)) == 1:
-                return np.full(sum(sizes), values[0], np.int64)
-            return np.repeat(np.asarray(values, np.int64), sizes)
-
-        def joined(values: Sequence[NDArray[np.generic]]) -> NDArray[np.generic]:
-            return np.concatenate(values) if values else np.zeros(0, np.float32)
-
         weight = None
         if any(chunk.weight is not None for chunk in chunks):
-            weights = [np.zeros(len(c.x), np.float32) if c.weight is None else c.weight for c in chunks]
-            weight = joined(weights).astype(np.float64)
-        code = joined([chunk.code for chunk in chunks]).astype(np.int64)
+            weight = np.concatenate([np.zeros_like(c.x) if c.weight is None else c.weight for c in chunks])
         return Pending(
-            column([workers.index(chunk.worker) for chunk in chunks]),
-            column([workloads.index(chunk.workload) for chunk in chunks]),
-            code >> 1,
-            joined([chunk.x for chunk in chunks]).astype(np.float64),
-            (code & 1).astype(np.bool_),
+            np.array([len(chunk.x) for chunk in chunks], np.int64),
+            np.array([workers.index(chunk.worker) for chunk in chunks], np.int64),
+            np.array([workloads.index(chunk.workload) for chunk in chunks], np.int64),
+            np.concatenate([narrowed(np.zeros(0, np.int64), self.num_positions), *(chunk.code for chunk in chunks)]),
+            np.concatenate([np.zeros(0, np.float32), *(chunk.x for chunk in chunks)]),
             weight,
             workers,
             workloads,
         )
+
+
+def narrowed(code: Ints, num_positions: int) -> Codes:
+    """Codes of a pair with K positions in the narrower type that holds them."""
+    if 2 * NUM_SLOTS * num_positions * NUM_BINS <= 1 + np.iinfo(np.uint16).max:
+        return code.astype(np.uint16)
+    return code.astype(np.uint32)

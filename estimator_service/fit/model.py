@@ -34,7 +34,7 @@ from estimator_service.fit.drift import KINDS as DRIFT_KINDS
 from estimator_service.fit.drift import Drift, DriftDetector
 from estimator_service.fit.forms import LINE, LINK, SEGMENTED, Choice, Points, fit_window, refine, to_coefficients
 from estimator_service.fit.guard import Sample, reason_to_hold
-from estimator_service.fit.histogram import NUM_SLOTS, Floats, Graded, Rows, grade, histogram, sums_by
+from estimator_service.fit.histogram import NUM_SLOTS, Floats, Graded, Rows, grade, histogram_of_codes, sums_by
 from estimator_service.fit.journal import Chunk, Journal
 from estimator_service.fit.knots import choose_knots
 from estimator_service.fit.line import adequate_line, line_errors
@@ -146,12 +146,12 @@ class PairModel:
         weight = inverse_propensity(rows, graded) if rows.explored.any() else None
         self._journal.append(
             Chunk.of(
-                worker,
-                workload,
                 graded,
-                weight,
-                batch_scores(graded.position, graded.x, graded.accepted, confidence, k),
                 k,
+                worker=worker,
+                workload=workload,
+                weight=weight,
+                scores=batch_scores(graded.position, graded.x, graded.accepted, confidence, k),
             )
         )
         if worker not in self._judge.records or not self._judge.records[worker].reason:
@@ -210,7 +210,7 @@ class PairModel:
         """
         pending = self._journal.peek()
         long = self._windows.long
-        total: Floats = long + histogram(pending.cell, pending.x, pending.accepted, long[0].size).reshape(long.shape)
+        total: Floats = long + histogram_of_codes(pending.code, pending.x, long[0].size).reshape(long.shape)
         return total
 
     def to_bytes(self) -> bytes:
@@ -260,25 +260,26 @@ class PairModel:
         pending = self._journal.take()
         workers = len(pending.workers)
         # Every n-th row judges a worker as well as all: enough of them for each one's line.
-        thin = slice(None, None, max(1, len(pending.cell) // max(_JUDGED, workers * _JUDGED // 64)))
-        slots = pending.cell[thin] // NUM_BINS
+        step = max(1, len(pending.code) // max(_JUDGED, workers * _JUDGED // 64))
+        code, x = pending.code[::step].astype(np.int64), pending.x[::step].astype(np.float64)
+        slots = code // (2 * NUM_BINS)
         position = slots % k
-        score = Predictor.of(self._coefficients[""]).log_odds(slots // k, position, pending.x[thin])
-        found = recalibrate(pending.worker[thin], position, score, pending.accepted[thin], shape=(workers, k))
+        score = Predictor.of(self._coefficients[""]).log_odds(slots // k, position, x)
+        found = recalibrate(pending.worker[pending.batch(step)], position, score, code & 1, shape=(workers, k))
         notices = self._notices + self._judge.judge(pending.workers, found, typical_dispersion(batches, k))
         self._notices = tuple(dict.fromkeys(notices))[:_MAX_NOTICES]
-        weights = self._judge.weights(pending.workers, sums_by(pending.worker, None, workers))
+        weights = self._judge.weights(pending.workers, sums_by(pending.worker, pending.sizes, workers))
         if not weights.any():
             return None
         learned = {name for name, weight in zip(pending.workers, weights, strict=True) if weight > 0}
-        kept = slice(None) if weights.all() else weights[pending.worker] > 0
+        by_row = None if (weights == 1.0).all() else weights[pending.worker][pending.batch()]
+        kept = slice(None) if weights.all() or by_row is None else by_row > 0
         return Learned(
-            pending.cell[kept],
+            pending.code[kept],
             pending.x[kept],
-            pending.accepted[kept],
-            None if (weights == 1.0).all() else weights[pending.worker][kept],
+            None if by_row is None else by_row[kept],
             None if pending.weight is None else pending.weight[kept],
-            pending.workload[kept],
+            None if len(pending.workloads) == 1 else pending.workload[pending.batch()][kept],
             pending.workloads,
             ScoreSums.of(batches[[name in learned for name in senders]], k),
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from acceptd.limits import PRIOR_INTERCEPT, PRIOR_SLOPE
 from estimator_service.fit.histogram import Floats, Ints
@@ -39,7 +40,7 @@ class RoundNewton:
         """The cold start: slope .5, intercepts −.2."""
         return RoundNewton(PRIOR_SLOPE, np.full(num_positions, PRIOR_INTERCEPT), np.zeros((6, num_positions)))
 
-    def add(self, position: Ints, x: Floats, accepted: Floats, confidence: Floats | None = None) -> None:
+    def add(self, position: Ints, x: Floats, accepted: NDArray[np.bool_], confidence: Floats | None = None) -> None:
         """N rows; confidence: float64[N] they were predicted with, by default that of the coefficients here."""
         if confidence is None:
             confidence = sigmoid(self.slope * x + self.intercepts[position])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
+import math
+import struct
 import zlib
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
@@ -16,17 +16,18 @@ from numpy.typing import NDArray
 FORMAT: Final = 2
 
 _MAGIC: Final = b"acceptd-pair"
+_LENGTH: Final = struct.Struct("<Q")
 
 
 def pack(value: Any, kinds: dict[str, type]) -> bytes:
     """`value`: numbers, strings, None, arrays, tuples, lists, sets, dicts, and instances of `kinds` (name → class)."""
     arrays: list[NDArray[Any]] = []
     tree = _encode(value, arrays, {kind: name for name, kind in kinds.items()})
-    buffer = io.BytesIO()
-    columns = {f"a{i}": array for i, array in enumerate(arrays)}
-    np.savez(buffer, tree=np.frombuffer(json.dumps(tree).encode(), np.uint8), **columns)  # type: ignore[arg-type]
+    columns = [(array.dtype.str, array.shape) for array in arrays]
+    head = json.dumps({"tree": tree, "arrays": columns}).encode()
+    body = b"".join((_LENGTH.pack(len(head)), head, *(array.tobytes() for array in arrays)))
     # Level 1: counts are mostly zeros, which it removes as well as slower levels do.
-    return _MAGIC + bytes([FORMAT]) + zlib.compress(buffer.getvalue(), 1)
+    return _MAGIC + bytes([FORMAT]) + zlib.compress(body, 1)
 
 
 def unpack(data: bytes, kinds: dict[str, type]) -> Any:
@@ -36,11 +37,19 @@ def unpack(data: bytes, kinds: dict[str, type]) -> Any:
     if data[len(_MAGIC)] != FORMAT:
         raise ValueError(f"snapshot has format {data[len(_MAGIC)]}; accepted: {FORMAT}")
     try:
-        with np.load(io.BytesIO(zlib.decompress(data[len(_MAGIC) + 1 :])), allow_pickle=False) as stored:
-            arrays = [stored[f"a{i}"] for i in range(len(stored.files) - 1)]
-            tree = json.loads(stored["tree"].tobytes())
-        return _decode(tree, arrays, kinds)
-    except (zlib.error, zipfile.BadZipFile, KeyError, IndexError, TypeError, EOFError, OSError) as error:
+        body = zlib.decompress(data[len(_MAGIC) + 1 :])
+        (size,) = _LENGTH.unpack_from(body)
+        at = _LENGTH.size + size
+        head = json.loads(body[_LENGTH.size : at])
+        arrays = []
+        for kind, shape in head["arrays"]:
+            dtype = np.dtype(kind)
+            count = math.prod(shape)
+            # A copy: what is read from bytes could not be written to.
+            arrays.append(np.frombuffer(body, dtype, count, at).reshape(shape).copy())
+            at += count * dtype.itemsize
+        return _decode(head["tree"], arrays, kinds)
+    except (zlib.error, struct.error, KeyError, IndexError, TypeError) as error:
         raise ValueError(f"snapshot is damaged: {error}") from error
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acceptd.bins import NUM_BINS
-from estimator_service.fit.histogram import Floats, Graded, Ints, Rows, histogram, sums_by
+from estimator_service.fit.histogram import Floats, Graded, Ints, Rows, histogram_of_codes, sums_by
 from estimator_service.fit.newton import Cells, Point, Prior, fit, normal_equations
 
 #: Deviation of the correction of an intercept, nats. Raising it believes fewer explored rows.
@@ -52,14 +52,14 @@ class Unbiased:
         zeros = np.zeros(num_positions)
         return Unbiased(np.zeros((3, num_positions, NUM_BINS)), zeros, zeros, zeros)
 
-    def merge(self, cell: Ints, x: Floats, accepted: NDArray[np.bool_], weight: Floats, *, decay: float) -> None:
-        """N rows; cell: int64[N], position·NUM_BINS + bin; weight: see `inverse_propensity`."""
+    def merge(self, code: Ints, x: NDArray[np.float32], weight: Floats, *, decay: float) -> None:
+        """N rows; code: int64[N], 2·(position·NUM_BINS + bin) + accepted; weight: see `inverse_propensity`."""
         shape = self.sums.shape
         k = shape[1]
-        position = cell // NUM_BINS
+        position = code // (2 * NUM_BINS)
         self.age(decay)
         self.total += sums_by(position, None, k)
-        self.sums += histogram(cell, x, accepted, k * NUM_BINS, weight).reshape(shape)
+        self.sums += histogram_of_codes(code, x, k * NUM_BINS, weight).reshape(shape)
         self.squared += sums_by(position, weight**2, k)
         self.biased += sums_by(position[weight == 0], None, k)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from acceptd.bins import NUM_BINS
 from estimator_service.fit.dispersion import Dispersion, ScoreSums
-from estimator_service.fit.histogram import NUM_SLOTS, Floats, Ints, histogram, sums_by
+from estimator_service.fit.histogram import NUM_SLOTS, Floats, Ints, histogram_of_codes, sums_by
 from estimator_service.fit.settings import FitSettings
 from estimator_service.fit.trimming import Unbiased
 from estimator_service.fit.workloads import WorkloadTables
@@ -19,30 +19,29 @@ from estimator_service.fit.workloads import WorkloadTables
 class Learned:
     """N observations of workers that passed the judge, to be learned from.
 
-    cell: int64[N], as graded. x: float64[N]. accepted: bool[N]. weight: float64[N] below 1 beyond a worker's cap, None for 1
-    each. explored: float64[N], inverse propensities, None for 0. label: int64[N], index into `labels`. scores: of their
-    batches.
+    code: 2·cell + accepted, as journalled. x: float32[N]. weight: float64[N] below 1 beyond a worker's cap, None for 1
+    each. explored: float32[N], inverse propensities, None for 0. label: int64[N], index into `labels`; None if all rows
+    have the only one. scores: of their batches.
     """
 
-    cell: Ints
-    x: Floats
-    accepted: NDArray[np.bool_]
+    code: NDArray[np.integer]
+    x: NDArray[np.float32]
     weight: Floats | None
-    explored: Floats | None
-    label: Ints
+    explored: NDArray[np.float32] | None
+    label: Ints | None
     labels: tuple[str, ...]
     scores: ScoreSums
 
     def counts(self, num_positions: int) -> Floats:
         """Rows of each cell, weights left aside: float64[1, NUM_SLOTS, K, NUM_BINS]."""
         size = NUM_SLOTS * num_positions * NUM_BINS
-        return sums_by(self.cell, None, size).reshape(1, NUM_SLOTS, num_positions, NUM_BINS)
+        return sums_by(self.code >> 1, None, size).reshape(1, NUM_SLOTS, num_positions, NUM_BINS)
 
     def sums(self, num_positions: int, rows: slice | np.ndarray = slice(None)) -> Floats:
         """Sums of n, accepted, x of some rows: float64[3, NUM_SLOTS, K, NUM_BINS]."""
         size = NUM_SLOTS * num_positions * NUM_BINS
         weight = None if self.weight is None else self.weight[rows]
-        counted = histogram(self.cell[rows], self.x[rows], self.accepted[rows], size, weight)
+        counted = histogram_of_codes(self.code[rows], self.x[rows], size, weight)
         return counted.reshape(3, NUM_SLOTS, num_positions, NUM_BINS)
 
 
@@ -85,16 +84,18 @@ class Windows:
         self.long = self.long * decay + sums
         self.recent = self.recent * recent_decay + sums
         if rows.explored is not None:
-            self.unbiased.merge(rows.cell % (k * NUM_BINS), rows.x, rows.accepted, rows.explored, decay=decay)
+            code = rows.code.astype(np.int64) % (2 * k * NUM_BINS)
+            self.unbiased.merge(code, rows.x, rows.explored.astype(np.float64), decay=decay)
         else:
             count = sums if rows.weight is None else rows.counts(k)
             self.unbiased.merge_biased(count[0].sum(axis=(0, 2)), decay=decay)
         self.dispersion.merge(rows.scores, decay)
         self.recent_dispersion.merge(rows.scores, recent_decay)
         for i, label in enumerate(rows.labels):
-            own = rows.label == i
-            if label and own.any():
-                self.workloads.merge(label, rows.sums(k, own), settings.recent_half_life_observations)
+            if label:
+                own = sums if rows.label is None else rows.sums(k, rows.label == i)
+                if own[0].any():
+                    self.workloads.merge(label, own, settings.recent_half_life_observations)
 
     def age(self, decay: float) -> None:
         """Weigh everything by `decay`, for time that has passed."""

@@ -87,9 +87,12 @@ class Recalibration:
 
 
 def recalibrate(
-    worker: Ints, position: Ints, score: Floats, accepted: Floats, *, shape: tuple[int, int]
+    worker: Ints, position: Ints, score: Floats, accepted: Ints, *, shape: tuple[int, int]
 ) -> Recalibration:
-    """Fits of W workers on N observations. score: float64[N], log-odds by the coefficients of all; shape: (W, K)."""
+    """Fits of W workers on N observations. score: float64[N], log-odds by the coefficients of all; shape: (W, K).
+
+    worker, position, accepted (0 or 1): int64[N].
+    """
     workers, k = shape
     step = _SCORE_BINS / (2 * _SCORE_RANGE)
     index = ((score + _SCORE_RANGE) * step).clip(0, _SCORE_BINS - 1).astype(np.int64)

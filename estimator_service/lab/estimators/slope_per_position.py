@@ -49,7 +49,7 @@ class SlopePerPosition:
         """Each position from the blocks that reached it."""
         row, position = np.nonzero(blocks.observed)
         x = blocks.x[row, position].astype(np.float64)
-        accepted = blocks.label[row, position].astype(np.float64)
+        accepted = blocks.label[row, position]
         cell = position * NUM_BINS + bins_of(x)
         sums = histogram(cell, x, accepted, self._long[0].size).reshape(self._long.shape)
         settings = self._settings
