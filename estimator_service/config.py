@@ -75,7 +75,9 @@ class Settings(BaseSettings):
         None, description="file of token hashes (`acceptd token new`); none: whoever connects may do everything"
     )
     metrics_tls: bool = Field(False, description="serve the metrics port with the same certificate")
-    metrics_auth: bool = Field(False, description="/metrics asks for a reader's token; /healthz does not")
+    metrics_auth: bool = Field(
+        False, description="the status page and /metrics ask for a reader's token; /healthz does not"
+    )
 
     method: Literal["auto", "line", "round"] = Field(
         "auto",

@@ -122,6 +122,9 @@ class WatchView:
         state = self._state
         parts: list[RenderableType] = [Text(state.summary.id, style="bold")]
         parts += [Text(f"! {notice}", style="yellow") for notice in state.notices]
+        if state.HasField("pinned"):
+            pinned = jsonable.version_text(state.pinned)
+            parts.append(Text(f"! pinned to {pinned}: fits are not published until `acceptd unpin`", style="yellow"))
         parts += [self._status(), self._series(), self._positions()]
         return Group(*parts)
 

@@ -12,7 +12,9 @@ const suspicious = (gap, n) => known(gap) && Math.abs(gap) > Math.max(GAP_WORTH_
 function drawAttention(pair, service) {
   const lines = [...pair.notices];
   if (service.store !== "ok") lines.unshift(`the store cannot commit: ${service.store}`);
-  if (pair.refit.last_held && pair.refit.last_held !== "unchanged") lines.push(`the latest refit was held: ${pair.refit.last_held}`);
+  if (pair.pinned) lines.unshift(`pinned to version ${versionText(pair.pinned)}: fits are not published until acceptd unpin`);
+  const quiet = ["", "unchanged", "pinned"].includes(pair.refit.last_held);
+  if (!quiet) lines.push(`the latest refit was held: ${pair.refit.last_held}`);
   const workers = pair.workers_connected;
   for (const worker of workers) {
     if (worker.quarantined) lines.push(`worker ${worker.worker} is quarantined: ${worker.quarantined}`);
@@ -39,7 +41,7 @@ function drawFacts(pair, now, rate) {
     ["Calibration error", fixed(scores.ece, 4), `of survival ${fixed(scores.survival_ece, 4)}`],
     ["AUC", fixed(scores.auc, 3), "1: ranks perfectly"],
     ["Version", versionText(pair.version), `${link}, ${ago(pair.published_at_seconds, now)}`],
-    ["Workers", count(pair.workers), `mode ${pair.mode}`],
+    ["Workers", count(pair.workers), `mode ${pair.mode}, ${percent(pair.exploration_rate, 1)} explored`],
     ["Observations", count(sum(pair.observations_by_position)), rate === null ? "" : `${count(rate)} a second`],
     ["Refits", count(pair.refit.done), pair.refit.done ? `the last in ${duration(pair.refit.last_seconds)}` : ""],
     ["Drift evidence", fixed(Math.max(0, ...Object.values(pair.drift_scores)), 2), "1 and large: named"],

@@ -128,6 +128,17 @@ def test_everything_has_a_name_and_the_keyboard_reaches_it(browser: Browser, ser
         expect(page.locator("#slope line.cursor")).to_have_count(1)
 
 
+def test_what_an_operator_did_is_said_first(browser: Browser, service: Service) -> None:
+    version = service.json("history", "smol", "-n", "1")[0]["coefficients"]["version"]
+    service.acceptd("pin", "smol", f"{version['epoch']}.{version['counter']}")
+    try:
+        with opened(browser, service) as page:
+            attention = page.get_by_role("region", name="Attention").get_by_role("listitem")
+            expect(attention.first).to_contain_text("pinned to version")
+    finally:
+        service.acceptd("unpin", "smol")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone_and_can_be_read_in_light_and_dark(browser: Browser, service: Service, scheme: str) -> None:
     with opened(browser, service, width=390, scheme=scheme) as page:

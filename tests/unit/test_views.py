@@ -154,6 +154,13 @@ def test_watch_marks_what_was_named_and_draws_the_bins() -> None:
     assert "…" not in "".join(lines).replace(" … ", "")
 
 
+def test_watch_says_that_a_pair_is_pinned() -> None:
+    view, pinned = WatchView(), state()
+    pinned.pinned.CopyFrom(types_pb2.Version(epoch=3, counter=800))
+    view.add(pinned, NOW)
+    assert "! pinned to 3.800" in text_of(view.render())
+
+
 def test_at_most_one_state_an_interval_passes() -> None:
     times = iter([0.0, 0.2, 0.95, 1.0, 1.8, 1.9, 4.0])
     given_ = [state(slope=float(i)) for i in range(7)]
