@@ -10,7 +10,7 @@ from estimator_service.ledger import Ledger
 from estimator_service.restore import begin_epoch, restore
 from estimator_service.store import Store
 from estimator_service.store_lock import StoreLock
-from estimator_service.store_recovery import open_store
+from estimator_service.store_recovery import open_store, read_store
 from estimator_service.store_writer import StoreWriter
 
 if TYPE_CHECKING:
@@ -36,9 +36,10 @@ class Persistence:
         trouble: str | None = None
         try:
             self._store = self._open()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             trouble = str(error)
-            self._store = self._open_to_read()
+            if settings.store is not None:
+                self._store = read_store(settings.store, history_versions=settings.history_versions)
         epoch, ticket = 1, 0
         if self._store is not None:
             epoch, failure = begin_epoch(self._store)
@@ -73,17 +74,3 @@ class Persistence:
             fsync=self._settings.fsync,
             now=self._clock.wall(),
         )
-
-    def _open_to_read(self) -> Store | None:
-        """What can be read of a store that cannot be written."""
-        if self._settings.store is None:
-            return None
-        try:
-            store = Store(
-                self._settings.store, history_versions=self._settings.history_versions, fsync="normal", now=None
-            )
-            store.epoch()
-        except sqlite3.Error as error:
-            logger.error("store %s cannot be read either (%s)", self._settings.store, error)
-            return None
-        return store

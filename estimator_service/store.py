@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
 from typing import Final, Literal
-from urllib.parse import quote
 
 from estimator_service.records import (
     AuditRecord,
@@ -42,7 +41,7 @@ class Store:
     """Open file at `path`, ":memory:" for none. Methods raise sqlite3.Error; what they wrote is then rolled back.
 
     history_versions: versions kept a pair. fsync: see `Settings.fsync`. now: wall-clock seconds; None: open what is
-    there for reading alone.
+    there to read it, on a disk that takes nothing.
     """
 
     def __init__(
@@ -57,13 +56,14 @@ class Store:
         self._history_versions = history_versions
         #: Inode and size of the file and its write-ahead log, by suffix.
         self._seen: dict[str, tuple[int, int]] = {}
-        if now is None:
-            # On a read-only disk the write-ahead log cannot be used: its latest seconds are not seen.
-            uri = f"file:{quote(str(path))}?immutable=1"
-            self._connection = sqlite3.connect(uri, isolation_level=None, check_same_thread=False, uri=True)
-            return
         self._connection = sqlite3.connect(path, _BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
+            if now is None:
+                # For whom no other process may interfere, the index of the write-ahead log is kept in memory. Otherwise
+                # it is a file, which a full disk does not take, and without it the latest commits are not seen.
+                self._execute("PRAGMA locking_mode = EXCLUSIVE")
+                self.epoch()
+                return
             self._execute("PRAGMA journal_mode = WAL")
             self._execute(f"PRAGMA synchronous = {fsync.upper()}")
             self._execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import shutil
 import sqlite3
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from acceptd.errors import ConfigError
 from estimator_service.store import Store
 
 logger = logging.getLogger(__name__)
@@ -72,6 +74,35 @@ def open_store(
             return store
     logger.error("starting with an empty store")
     return attempt()
+
+
+def read_store(path: Path, *, history_versions: int) -> Store | None:
+    """The store as of its latest commit, on a disk that is full or may not be written; None if there is none yet.
+
+    Raises ConfigError if it cannot be read: with less than was committed, the service would overwrite the rest later.
+    """
+    log = path.with_name(path.name + "-wal")
+    if not path.exists() or not (path.stat().st_size or (log.exists() and log.stat().st_size)):
+        return None
+    try:
+        return Store(path, history_versions=history_versions, fsync="normal", now=None)
+    except sqlite3.Error as error:
+        logger.warning("store %s cannot be read in place (%s); reading a copy", path, error)
+    # In memory where there is such a place. Once it is open, the copy needs no name.
+    shared_memory = Path("/dev/shm")  # noqa: S108 (a directory of our own is made in it)
+    try:
+        with tempfile.TemporaryDirectory(dir=shared_memory if shared_memory.is_dir() else None) as directory:
+            copy = Path(directory) / path.name
+            shutil.copyfile(path, copy)
+            if log.exists():
+                shutil.copyfile(log, copy.with_name(log.name))
+            store = Store(copy, history_versions=history_versions, fsync="normal", now=None)
+            store.check()
+            return store
+    except (sqlite3.Error, OSError) as error:
+        raise ConfigError(
+            f"store = {str(path)!r}: can be neither written nor read ({error}); accepted: a file that can be read"
+        ) from None
 
 
 def set_aside(path: Path, now: float, why: str = "damaged") -> Path:

@@ -172,6 +172,7 @@ class Crew(threading.Thread):
         deadline = time.monotonic() + 2 * DEADLINE
         while True:
             self.watch()
+            assert not any(uplink.stats()["refused"] for uplink in self.uplinks), self.where()
             if not any(worker.pending for worker in self.workers) and self._rounds(self.pair.id) == self.phases:
                 return
             assert time.monotonic() < deadline, self.where()

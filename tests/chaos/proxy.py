@@ -44,6 +44,7 @@ class Proxy:
 
     def close(self) -> None:
         self.shut()
+        self._do(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
@@ -59,6 +60,13 @@ class Proxy:
             self._server.close()
             self._server = None
         await self._cut()
+
+    async def _end(self) -> None:
+        mine = asyncio.current_task()
+        others = [task for task in asyncio.all_tasks() if task is not mine]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     async def _cut(self) -> None:
         for writer in tuple(self._writers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import sqlite3
 
 import grpc
@@ -11,9 +12,11 @@ import pytest
 from raw_worker import KEY, RawWorker, rows, until
 
 from acceptd.codec import encode_batch
+from acceptd.errors import ConfigError
 from acceptd.types import Version
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
 from acceptd.v1.estimator_pb2 import RejectReason
+from estimator_service import store_recovery
 
 
 def counts(batches):
@@ -307,6 +310,84 @@ async def test_a_full_or_read_only_disk_does_not_stop_serving(start, connect, tm
     server = await start(store=path)
     state = await state_of(connect(server.address))
     assert (list(state.observations), list(state.acceptances)) == counts(applied)
+
+
+async def test_a_start_on_a_full_disk_knows_what_was_committed_last(start, spawn, connect, tmp_path):
+    """After kill −9 that lies in the write-ahead log, whose index needs a file of its own."""
+    flags = {
+        "store": str(tmp_path / "store.sqlite"),
+        "durability": "strict",
+        "round_blocks": 60,
+        "round_min_seconds": 0,
+    }
+    service = spawn(**flags)
+    worker = RawWorker(connect(service.address))
+    await worker.greet()
+    for i in range(1, 6):
+        await worker.batch(i, rows(40, i))
+    expected = counts([rows(40, i) for i in range(1, 6)])
+    service.kill()
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        server = await start(**flags)
+        channel = connect(server.address)
+        state = await state_of(channel)
+        worker = RawWorker(channel)
+        welcome = await worker.greet()
+        assert server.fleet.ledger.trouble
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (list(state.observations), list(state.acceptances)) == expected
+    assert (welcome.epoch, welcome.last_sequence) == (2, 5)
+    await until(lambda: server.fleet.ledger.trouble is None, "commits again")
+    assert (await worker.batch(6, rows(40, 6))).rows_accepted == 40
+    await server.stop()
+
+    server = await start(**flags)
+    assert server.fleet.epoch == 3
+    state = await state_of(connect(server.address))
+    assert (list(state.observations), list(state.acceptances)) == counts([rows(40, i) for i in range(1, 7)])
+
+
+async def test_on_a_read_only_disk_a_copy_is_read_log_and_all(start, spawn, connect, tmp_path, monkeypatch):
+    flags = {"store": str(tmp_path / "store.sqlite"), "durability": "strict"}
+    service = spawn(**flags)
+    worker = RawWorker(connect(service.address))
+    await worker.greet()
+    assert (await worker.batch(1, rows(40, 1))).rows_accepted == 40
+    service.kill()
+
+    def refuse(*_, **__):
+        raise sqlite3.OperationalError("attempt to write a readonly database")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("estimator_service.persistence.open_store", refuse)
+        plain = store_recovery.Store
+        # SQLite refuses the file where it lies, and takes it elsewhere.
+        patched.setattr(store_recovery, "Store", lambda p, **f: refuse() if p.parent == tmp_path else plain(p, **f))
+        server = await start(**flags)
+        channel = connect(server.address)
+        assert (await state_of(channel)).blocks == 40
+        assert (await RawWorker(channel).greet()).last_sequence == 1
+    await until(lambda: server.fleet.ledger.trouble is None, "it can be written again")
+    await server.stop()
+
+
+async def test_a_store_that_can_be_neither_written_nor_read_is_not_started_without(start, tmp_path, monkeypatch):
+    """Empty, it would write over what is there as soon as it can."""
+    path = tmp_path / "store.sqlite"
+    await (await start(store=path)).stop()
+
+    def refuse(*_, **__):
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr("estimator_service.persistence.open_store", refuse)
+    monkeypatch.setattr(store_recovery, "Store", refuse)
+    with pytest.raises(ConfigError, match=r"can be neither written nor read \(disk I/O error\)"):
+        await start(store=path)
+    await (await start(store=tmp_path / "none-yet.sqlite")).stop()
 
 
 async def test_a_store_that_cannot_be_written_at_start_is_served_from(start, connect, tmp_path, monkeypatch):
