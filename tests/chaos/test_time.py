@@ -17,8 +17,8 @@ from estimator_service.server import Server
 from vllm_client_hook.replay import read_shard
 
 HOUR = 3600.0
-#: Seconds between two batches: `make chaos` has three times as many.
-STEP = 10.0 if "CHAOS_FAULTS" in os.environ else 30.0
+#: Seconds between two batches: `make chaos` has six times as many.
+STEP = 10.0 if "CHAOS_FAULTS" in os.environ else 60.0
 WORKERS = 4
 BLOCKS = 96
 
@@ -150,7 +150,7 @@ async def test_after_a_day_file_and_memory_are_what_they_were_after_an_hour(tmp_
                 memory.append(resident())
         state = day.pair
         assert state.counters.blocks == blocks
-        assert state.refits_done >= 24 * 60 * 0.8
+        assert state.refits_done >= 24 * 25
         assert len(await server.fleet.ledger.history(state, 10_000)) <= 356
         # A heartbeat to each of four workers at every step: the clock makes each of them due.
         assert day.heartbeats >= 3 * day.steps
@@ -186,4 +186,4 @@ async def test_a_wall_clock_that_jumps_moves_no_round_no_version_and_no_lease(tm
     steady, jumpy = results
     assert steady[:4] == jumpy[:4]
     assert steady[4] == jumpy[4]
-    assert steady[1] > 50
+    assert steady[1] >= 30
