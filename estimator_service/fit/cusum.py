@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: Rounds to a false alarm, on average, over all streams of a pair. Ten times what is promised, since the dispersion is
-#: itself estimated. Raising it tenfold delays an alarm by 2.3 nats of evidence, a round or less at a busy pair.
-ROUNDS_TO_FALSE_ALARM: Final = 1e6
+#: Rounds to a false alarm, on average, over all streams of a pair. A hundred times what is promised, since the
+#: dispersion is itself estimated and counts have heavier tails than the ratio assumes. Raising it tenfold delays an
+#: alarm by 2.3 nats of evidence, a round or less at a busy pair.
+ROUNDS_TO_FALSE_ALARM: Final = 1e7
 
 #: Standard errors (the baseline's own included) by which an estimated shift must differ from 0: the CUSUM takes the
 #: baseline for exact, this does not. Raising it delays alarms while the baseline is young.
-_ERRORS_FROM_ZERO: Final = 4.5
+_ERRORS_FROM_ZERO: Final = 5.0
 
 #: Standard errors by which it must exceed the size that matters.
 _ERRORS_FROM_SIZE: Final = 2.0
