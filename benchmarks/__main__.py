@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -23,6 +24,7 @@ def main() -> int:
     parser.add_argument("--only", choices=MODULES, action="append", help="run these alone, write nothing")
     only = parser.parse_args().only
     console = Console()
+    load = os.getloadavg()[0]
     by_module: dict[str, list[Result]] = {}
     for name in only or MODULES:
         with console.status(f"{name} …"):
@@ -30,7 +32,7 @@ def main() -> int:
     results = [result for found in by_module.values() for result in found]
     console.print(table(results))
     if not only:
-        write({f"python -m benchmarks --only {name}": found for name, found in by_module.items()}, RESULTS)
+        write({f"python -m benchmarks --only {name}": found for name, found in by_module.items()}, RESULTS, load=load)
         console.print(
             f"written to {RESULTS.relative_to(Path.cwd()) if RESULTS.is_relative_to(Path.cwd()) else RESULTS}"
         )

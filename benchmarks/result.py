@@ -61,12 +61,15 @@ def median_seconds(call: Callable[[], object], *, repeats: int, warmup: int = 3)
     return sorted(taken)[len(taken) // 2]
 
 
-def write(by_command: Mapping[str, Iterable[Result]], path: Path) -> None:
-    """Writes the machine and each figure with its command as JSON; a ratio of NaN becomes null."""
+def write(by_command: Mapping[str, Iterable[Result]], path: Path, *, load: float) -> None:
+    """Writes the machine and each figure with its command as JSON; a ratio of NaN becomes null.
+
+    load: processes that wanted to run in the minute before, on the average: what else the machine was doing.
+    """
     rows = [{"command": command, **asdict(r)} for command, results in by_command.items() for r in results]
     for row in rows:
         row.update({k: None for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)})
-    machine = {"cores": os.cpu_count(), "processor": _processor(), "python": platform.python_version()}
+    machine = {"cores": os.cpu_count(), "processor": _processor(), "python": platform.python_version(), "load": load}
     path.write_text(json.dumps({"machine": machine, "results": rows}, indent=2) + "\n")
 
 

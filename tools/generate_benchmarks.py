@@ -25,7 +25,11 @@ def tables() -> str:
         return "No results are recorded in this checkout; `make bench` measures and records them.\n"
     recorded = json.loads(RESULTS.read_text())
     machine = recorded["machine"]
-    lines = [f"Measured on {machine['cores']} cores ({machine['processor']}), Python {machine['python']}.", ""]
+    lines = [
+        f"Measured on {machine['cores']} cores ({machine['processor']}), Python {machine['python']}, with a load of "
+        f"{machine['load']:.1f} from other work before the run. Above the number of cores it blurs latencies.",
+        "",
+    ]
     for command, rows in groupby(recorded["results"], key=lambda row: row["command"]):
         lines += [f"    {command}", "", "| What | Measured | Beside | Ratio | Goal |", "|---|---|---|---|---|"]
         lines += [row_of(row) for row in rows]
