@@ -61,7 +61,8 @@ class Exploration:
     """Draws what each step explores.
 
     seed: the same on all ranks. share: expected explored slots over drafted slots, in [0, 1]; 0 turns exploration
-    off. max_gap: steps with drafts within which at least one block is explored.
+    off. max_gap: steps with drafts within which at least one block is explored. gap: such steps since the last one that
+    explored, which is all that a draw changes.
     """
 
     def __init__(self, seed: int, *, share: float = DEFAULT_SHARE, max_gap: int = DEFAULT_MAX_GAP) -> None:
@@ -72,7 +73,7 @@ class Exploration:
         self.seed = seed
         self.share = share
         self.max_gap = max_gap
-        self._gap = 0
+        self.gap = 0
 
     def draw(
         self, step: int, scheduled: NDArray[np.int32], evidence: Sequence[float], max_drafts: int
@@ -93,15 +94,15 @@ class Exploration:
         rows = None if total == deepest * scheduled.shape[0] else np.flatnonzero(scheduled >= depth)
         candidates = scheduled.shape[0] if rows is None else rows.shape[0]
         wanted = self.share * total / depth
-        due = self._gap + 1 >= self.max_gap
+        due = self.gap + 1 >= self.max_gap
         # Rounded at random, so that a given row's chance is exactly expected / candidates.
         expected = min(max(wanted, 1.0 if due else 0.0), float(candidates), float(max_drafts // depth))
         count = int(expected)
         count += _uniform(key, 1) < expected - count
         if not count:
-            self._gap += 1
+            self.gap += 1
             return None
-        self._gap = 0
+        self.gap = 0
         drawn = _sample(key, candidates, count)
         return Explored(tuple(drawn if rows is None else rows[drawn].tolist()), depth, expected / candidates)
 

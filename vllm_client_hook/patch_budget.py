@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from vllm_client_hook.estimator import AcceptanceEstimator
     from vllm_client_hook.exploration import Explored
+    from vllm_client_hook.policy import Decision
     from vllm_client_hook.ranks import Ranks
     from vllm_client_hook.streams import Streams
     from vllm_client_hook.uplink import Uplink
@@ -165,7 +166,8 @@ class _Batch:
 class VerificationBudget:
     """Decides, for one manager, what each step verifies.
 
-    failed: why vLLM's own budget decides from here on, empty while ours does.
+    failed: why vLLM's own budget decides from here on, empty while ours does. repeated: parts of a decision that failed
+    once and were made again from the same inputs; see docs/worker.md, "When a rank fails".
     """
 
     def __init__(
@@ -179,6 +181,7 @@ class VerificationBudget:
         seed: int,
     ) -> None:
         self.failed = ""
+        self.repeated = 0
         self.policy = BudgetPolicy(manager._max_total_logits, bonus_tokens=manager.num_bonus_tokens)
         self.rank_check = RankCheck(ranks, streams, estimator.device)
         self.exploration = Exploration(seed)
@@ -198,14 +201,34 @@ class VerificationBudget:
         batch = None if self.failed else self._try(self._batch, num_tokens_per_req, draft_tokens)
         # In any case: the other ranks wait in its broadcast.
         self.rank_check.step(self._step, batch.confidences if batch else None)
-        tokens = self._try(self._decide, batch) if batch else None
+        decision = self._try(self._choose, batch) if batch else None
+        tokens = self._try(self._impose, batch, decision) if decision else None
+        if self._uplink is not None and self._step % _REPORT_STEPS == 0:
+            self._report(self._uplink)
         return int(self._stock(num_tokens_per_req, draft_tokens) if tokens is None else tokens)
 
     def _try(self, part: Callable[..., _T], *arguments: Any) -> _T | None:
+        """What `part` gives; on failure what it gives when it is run again, so no part may leave half of itself behind.
+
+        Other ranks have no way to know of a failure in this step. What fails once has a cause of this rank alone, and
+        the second run gives what the others have. What fails twice has its cause in the inputs, which all ranks share:
+        then all of them turn to vLLM's own budget, on this step.
+        """
         try:
             return part(*arguments)
         except Exception as error:
-            logger.exception("acceptd: the budget failed; vLLM's own decides from here on")
+            self.repeated += 1
+            if self.repeated & (self.repeated - 1) == 0:  # the 1st, 2nd, 4th, 8th …
+                logger.warning(
+                    "acceptd: the budget failed and is decided again (%d times): %s: %s",
+                    self.repeated,
+                    type(error).__name__,
+                    error,
+                )
+        try:
+            return part(*arguments)
+        except Exception as error:
+            logger.exception("acceptd: the budget failed twice; vLLM's own decides from here on")
             self.failed = f"{type(error).__name__}: {error}"
             self._forces = False
             self._estimator.untrimmed = False
@@ -241,6 +264,7 @@ class VerificationBudget:
         """Plain values for `collective_rpc`."""
         return {
             "failed": self.failed,
+            "repeated": self.repeated,
             "mode": self.last_mode.name.lower(),
             "divergent_checks": self.rank_check.divergent,
             "costs": list(self.policy.costs.notices) if self.policy.costs else None,
@@ -262,31 +286,32 @@ class VerificationBudget:
             manager._stale_confidences[manager._stale_idx].np.take(slots, axis=0),
         )
 
-    def _decide(self, batch: _Batch) -> int:
-        manager, states = self._manager, self._manager.req_states
+    def _choose(self, batch: _Batch) -> Decision:
+        states = self._manager.req_states
         self._adopt()
         computed = states.num_computed_tokens_np.take(batch.slots) + batch.context
         samples = computed >= states.prefill_len.np.take(batch.slots)
-        context_tokens = int(batch.context.sum())
-        decision = self.policy.decide(
+        return self.policy.decide(
             self._step,
             batch.confidences,
             batch.scheduled,
             self._explored,
-            context_tokens=context_tokens,
+            context_tokens=int(batch.context.sum()),
             sampling_requests=int(np.count_nonzero(samples)),
         )
+
+    def _impose(self, batch: _Batch, decision: Decision) -> int:
+        """Tokens of the step. Sets what the split and vLLM's layout read; only the very last of it counts anything."""
+        context_tokens = int(batch.context.sum())
         self._estimator.untrimmed = decision.drafts == decision.scheduled
         self._forces = decision.explored is not None and not self._estimator.untrimmed
-        if decision.explored is not None and self._forces:
-            self._explore(decision.explored, batch.slots)
         if context_tokens == len(batch.drafts) and batch.context.max() == 1:
             context = dict.fromkeys(batch.drafts, 1)  # decodes alone
         else:
             context = dict(zip(batch.drafts, batch.context.tolist(), strict=True))
-        manager._batch_budget = (batch.drafts, context, decision.drafts)
-        if self._uplink is not None and self._step % _REPORT_STEPS == 0:
-            self._report(self._uplink)
+        self._manager._batch_budget = (batch.drafts, context, decision.drafts)
+        if decision.explored is not None and self._forces:
+            self._explore(decision.explored, batch.slots)
         return context_tokens + decision.drafts
 
     def _explore(self, explored: Explored, slots: NDArray[np.intp]) -> None:
@@ -311,12 +336,17 @@ class VerificationBudget:
             policy.costs = None if tables is None else CostTable(*tables)
 
     def _report(self, uplink: Uplink) -> None:
+        """On rank 0 alone, so nothing here may keep it from deciding as the others do."""
         totals = self.policy.totals
-        uplink.report(
-            steps=totals.steps,
-            scheduled=totals.scheduled,
-            clamped_steps=totals.clamped_steps,
-            zero_budget_steps=totals.zero_budget_steps,
-            verification_saved_seconds=totals.saved_ms / 1e3,
-            lost_accepted=totals.lost_tokens,
-        )
+        try:
+            uplink.report(
+                steps=totals.steps,
+                scheduled=totals.scheduled,
+                clamped_steps=totals.clamped_steps,
+                zero_budget_steps=totals.zero_budget_steps,
+                verification_saved_seconds=totals.saved_ms / 1e3,
+                lost_accepted=totals.lost_tokens,
+            )
+        except Exception:
+            self._uplink = None
+            logger.exception("acceptd: reporting the budget failed; it is reported no longer")

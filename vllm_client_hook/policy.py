@@ -113,15 +113,26 @@ class BudgetPolicy:
         context_tokens: int,
         sampling_requests: int,
     ) -> Decision:
-        """The step's decision; see `budget.choose` for the arrays and `Exploration.draw` for `evidence`."""
-        decision = self._decide(
-            step,
-            confidences,
-            scheduled,
-            evidence,
-            context_tokens=context_tokens,
-            sampling_requests=sampling_requests,
-        )
+        """The step's decision; see `budget.choose` for the arrays and `Exploration.draw` for `evidence`.
+
+        One that raises leaves nothing behind: the next call with the same arguments decides as this one would have.
+        """
+        gap = self.exploration.gap if self.exploration else 0
+        try:
+            decision = self._decide(
+                step,
+                confidences,
+                scheduled,
+                evidence,
+                context_tokens=context_tokens,
+                sampling_requests=sampling_requests,
+            )
+        except BaseException:
+            if self.exploration:
+                self.exploration.gap = gap
+            raise
+        if decision.choice is not None:
+            self._previous = decision.choice.drafts
         self.totals.add(decision)
         return decision
 
@@ -155,7 +166,6 @@ class BudgetPolicy:
             previous=self._previous,
             margin=self.margin,
         )
-        self._previous = choice.drafts
         drafts = choice.drafts if trims else everything
         return Decision(
             drafts,

@@ -231,6 +231,108 @@ def test_a_mode_switch_takes_effect_on_one_step_on_both_ranks():
     assert [tokens == everything for tokens in first] == [7 <= step < 14 for step in range(20)]
 
 
+class Once:
+    """Stands for `inner`; raises at call number `at`, before or after it ran, and never again."""
+
+    def __init__(self, inner, at, *, after=False):
+        self.inner, self.at, self.after, self.calls = inner, at, after, 0
+
+    def __call__(self, *arguments, **fields):
+        self.calls += 1
+        if self.calls != self.at:
+            return self.inner(*arguments, **fields)
+        if self.after:
+            self.inner(*arguments, **fields)
+        raise MemoryError("this rank alone")
+
+
+def two_ranks(breaks, steps=40):
+    """What two ranks verify in each step, and their status; `breaks(rank, budget, manager)` sabotages."""
+    estimators = [AcceptanceEstimator(16, K, "cpu") for _ in range(2)]
+
+    def body(rank, ranks):
+        batch = Batch(np.random.default_rng(6), 16, K)
+        manager = manager_of(batch, random_table(np.random.default_rng(6), 16, K), 10**6)
+        manager.record_confidences = lambda confidences, _: _record(manager, confidences)
+        uplink = ReportingUplink() if rank == 0 else None
+        estimator = estimators[rank]
+        budget = attached(manager, estimator=estimator, ranks=ranks, uplink=uplink, exploration_rate=0.1, **SERVED)
+        breaks(rank, budget, manager)
+        rng = np.random.default_rng(7)
+        taken = []
+        for _ in range(steps):
+            tokens = manager.get_num_tokens(batch.tokens, batch.drafts)
+            manager.record_confidences(torch.from_numpy(rng.beta(2, 1, (16, K)).astype(np.float32)), Sized(16))
+            manager.reallocate_drafts(batch.ids, torch.arange(16))
+            taken.append((tokens, manager._batch_draft_capacity.tolist()))
+            estimator.slots.explored.zero_()
+        return taken, budget.status()
+
+    return on_each_rank(2, body)
+
+
+class ReportingUplink(FakeUplink):
+    def report(self, **totals):
+        self.totals = totals
+
+
+@pytest.mark.parametrize("part", ["choose", "cost", "draw", "write_explored", "batch"])
+def test_a_decision_that_fails_once_on_one_rank_is_the_one_of_the_other_rank(monkeypatch, part):
+    """Shapes that differ between ranks hang the next collective; exploration and margin make vLLM's own differ."""
+
+    def breaks(rank, budget, manager):
+        if rank == 0:
+            return
+        if part == "choose":
+            budget.policy.decide = Once(budget.policy.decide, 5)
+        elif part == "cost":  # after the draw and the argmax
+            budget.policy._verify_ms = Once(budget.policy._verify_ms, 30)
+        elif part == "draw":
+            budget.exploration.draw = Once(budget.exploration.draw, 5, after=True)
+        elif part == "write_explored":
+            slots = budget._estimator.slots
+            slots.write_explored = Once(slots.write_explored, 2, after=True)
+        else:
+            budget._batch = Once(budget._batch, 5)
+
+    (first, healthy), (second, hurt) = two_ranks(breaks)
+    assert first == second
+    assert (healthy["repeated"], hurt["repeated"]) == (0, 1)
+    assert healthy["failed"] == hurt["failed"] == ""
+    assert {**healthy, "repeated": 0} == {**hurt, "repeated": 0}
+    assert healthy["explored"] > 0
+
+
+def test_a_failure_that_inputs_cause_turns_all_ranks_to_vllms_own_on_one_step():
+    def breaks(rank, budget, manager):
+        decide = budget.policy.decide
+
+        def from_step_20(step, *arguments, **fields):
+            if step >= 20:
+                raise ValueError("these inputs")
+            return decide(step, *arguments, **fields)
+
+        budget.policy.decide = from_step_20
+
+    (first, one), (second, other) = two_ranks(breaks)
+    assert first == second
+    assert one["failed"] == other["failed"] == "ValueError: these inputs"
+    assert one["steps"] == other["steps"] == 19
+
+
+def test_a_report_that_fails_changes_no_decision():
+    """Rank 0 alone reports."""
+
+    def breaks(rank, budget, manager):
+        if rank == 0:
+            budget._uplink.report = Once(None, 1)
+
+    (first, reporting), (second, _) = two_ranks(breaks, steps=70)
+    assert first == second
+    assert reporting["failed"] == ""
+    assert reporting["steps"] == 70
+
+
 @pytest.mark.parametrize("name", ["get_num_tokens", "record_confidences", "set_cost_curves"])
 def test_another_signature_keeps_vllms_own_budget(monkeypatch, name):
     monkeypatch.setattr(adaptive_verification.AdaptiveVerificationManager, name, lambda self, other: None)
