@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import socket
 import tomllib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,31 +27,36 @@ ADDITIONAL_KEYS: Final = ("enabled", "workload")
 FEATURES: Final = ("x", "full")
 
 
+def _setting(default: Any, meaning: str) -> Any:
+    """A field whose `meaning` docs/configuration.md shows."""
+    return field(default=default, metadata={"meaning": meaning})
+
+
 @dataclass(frozen=True)
 class HookSettings:
     """Each field is `ACCEPTD_<NAME>` in the environment, and a key of the TOML file in lower case.
 
-    address: host:port or unix:path of the service; empty: the hook does nothing. worker: id, empty: the host's name.
-    workload: label of the traffic. target_name, draft_name: stand for the models' names, where the same models have
-    different paths on different machines. token_file, ca_file, cert_file, key_file: paths; `ca_file` turns TLS on.
-    features: "x", or "full" to send entropy and margin too. agreement_timeout: seconds a tensor-parallel rank waits for
-    the others to load; a rank without the hook makes its peers wait that long, once, at start. rank0_confidences:
-    whether all tensor-parallel ranks decide with rank 0's confidences, for hardware whose ranks differ in the last bit.
+    agreement_timeout: a rank without the hook makes its peers wait that long, once, at start.
     """
 
-    address: str = ""
-    workload: str = ""
-    worker: str = ""
-    target_name: str = ""
-    draft_name: str = ""
-    token_file: str = ""
-    ca_file: str = ""
-    cert_file: str = ""
-    key_file: str = ""
-    features: str = "x"
-    agreement_timeout: float = 120.0
-    rank0_confidences: bool = False
-    enabled: bool = True
+    address: str = _setting("", "the service, `host:port` or `unix:path`; empty: the hook does nothing")
+    enabled: bool = _setting(True, "`false`: the hook does nothing")
+    workload: str = _setting("", "label of the traffic; intercepts are fitted apart for each")
+    worker: str = _setting(
+        "", "the worker's id, stable over restarts; one for each engine on a host; empty: the host's name"
+    )
+    target_name: str = _setting("", "stands for the target's name where machines have it under different paths")
+    draft_name: str = _setting("", "the same for the draft")
+    features: str = _setting("x", "`full`: entropy and margin are computed and sent too, for recordings")
+    token_file: str = _setting("", "file with the bearer token")
+    ca_file: str = _setting("", "certificate authority of the service; turns TLS on")
+    cert_file: str = _setting("", "client certificate; with `ACCEPTD_KEY_FILE`")
+    key_file: str = _setting("", "its key")
+    rank0_confidences: bool = _setting(
+        False,
+        "all tensor-parallel ranks decide with rank 0's confidences: for hardware whose ranks differ in the last bit",
+    )
+    agreement_timeout: float = _setting(120.0, "seconds a tensor-parallel rank waits at start for the others to agree")
 
     def validate(self) -> HookSettings:
         """Itself. Raises ConfigError with the key and what it may be."""
