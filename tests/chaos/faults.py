@@ -89,14 +89,25 @@ class Chaos:
         """The running service's file, or its write-ahead log, loses its end.
 
         Both are memory's to write anew. Killing the service before it has noticed would lose what was acknowledged:
-        no program can keep what is taken off its disk.
+        no program can keep what is taken off its disk. A cut that falls into the middle of a commit leaves a hole that
+        the commit's end hides; the next one is noticed.
         """
         failures = self.service.metric("acceptd_store_failures_total")
-        for suffix in self.random.choice((("",), ("-wal",), ("", "-wal"))):
-            path = self.service.store.with_name(self.service.store.name + suffix)
-            if path.exists() and path.stat().st_size:
-                os.truncate(path, path.stat().st_size // self.random.randint(2, 5))
-        until(lambda: self.service.metric("acceptd_store_failures_total") > failures, "the truncation is noticed")
+        suffixes = self.random.choice((("",), ("-wal",), ("", "-wal")))
+
+        def noticed() -> bool:
+            for suffix in suffixes:
+                path = self.service.store.with_name(self.service.store.name + suffix)
+                if path.exists() and path.stat().st_size:
+                    os.truncate(path, path.stat().st_size // self.random.randint(2, 5))
+            deadline = time.monotonic() + 3.0
+            while time.monotonic() < deadline:
+                if self.service.metric("acceptd_store_failures_total") > failures:
+                    return True
+                time.sleep(0.05)
+            return False
+
+        until(noticed, "the truncation is noticed")
         self._commits_again()
 
     def clock_jump(self) -> None:
