@@ -14,7 +14,7 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 VLLM_STAMP := $(VLLM_VENV)/.installed-acceptd
 
-.PHONY: help setup demo test test-vllm chaos check bench proto docs docs-site screenshots lock audit-dependencies protobuf-range clean
+.PHONY: help setup demo test test-vllm chaos fuzz check bench proto docs docs-site screenshots lock audit-dependencies protobuf-range clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +33,10 @@ test-vllm: $(VLLM_STAMP) $(RUN_STAMP) ## the hook inside real vLLM, on the CPU (
 
 chaos: $(DEV_STAMP) ## 100 faults under 32 replaying workers, then exact counts (as root: with a disk that gets full)
 	@CHAOS_FAULTS=$${CHAOS_FAULTS:-100} CHAOS_SEED=$${CHAOS_SEED:-1} $(BIN)/python -m pytest -q tests/chaos $(PYTEST_ARGS)
+
+fuzz: $(DEV_STAMP) ## a million mutated messages for the decoder and the session, a million requests for the API for people
+	@FUZZ_INPUTS=$${FUZZ_INPUTS:-1000000} $(BIN)/python -m pytest -q --timeout 14400 tests/property/test_fuzz_messages.py \
+	  tests/property/test_fuzz_inspect.py $(PYTEST_ARGS)
 
 check: $(DEV_STAMP) ## format, lint, types, import rules, proto lint, generated code
 	$(BIN)/ruff format --check .

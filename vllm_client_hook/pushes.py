@@ -84,6 +84,17 @@ class Pushes:
         if version in self._verdicts:
             self._answers.append(version)
 
+    @property
+    def held(self) -> Version | None:
+        """For Hello: the version in force, or a newer one that the worker has yet to judge.
+
+        A service that lost its last moments might otherwise offer what sorts before the latter.
+        """
+        newest = self.latest.coefficients.version if self.latest is not None else None
+        if newest is None or newest in self._verdicts:
+            return self.in_force
+        return newest if self.in_force is None else max(self.in_force, newest)
+
     def renew(self) -> None:
         """A heartbeat: the service is there, and what is held is still its word."""
         if self.latest is not None:

@@ -413,8 +413,8 @@ class Uplink:
             hook_version=__version__,
             vllm_version=self._vllm_version,
         )
-        if self._pushes.in_force is not None:
-            hello.version.CopyFrom(codec.encode_version(self._pushes.in_force))
+        if (held := self._pushes.held) is not None:
+            hello.version.CopyFrom(codec.encode_version(held))
         return hello
 
 

@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 #: Grows with every change of what a pair's state holds; other formats are refused.
 FORMAT: Final = 2
 
+#: Bytes of a snapshot before it is compressed; a pair at K = 64 has some 8 MB. Without it a few megabytes that expand a
+#: thousandfold would be all it takes to end the service.
+_MAX_BYTES: Final = 64 * 1024 * 1024
+
 _MAGIC: Final = b"acceptd-pair"
 _LENGTH: Final = struct.Struct("<Q")
 
@@ -37,7 +41,12 @@ def unpack(data: bytes, kinds: dict[str, type]) -> Any:
     if data[len(_MAGIC)] != FORMAT:
         raise ValueError(f"snapshot has format {data[len(_MAGIC)]}; accepted: {FORMAT}")
     try:
-        body = zlib.decompress(data[len(_MAGIC) + 1 :])
+        unpacker = zlib.decompressobj()
+        body = unpacker.decompress(data[len(_MAGIC) + 1 :], _MAX_BYTES)
+        if unpacker.unconsumed_tail:
+            raise ValueError(f"snapshot is larger than {_MAX_BYTES} bytes; accepted: a pair's state")
+        if not unpacker.eof:
+            raise ValueError("snapshot is damaged: its end is missing")
         (size,) = _LENGTH.unpack_from(body)
         at = _LENGTH.size + size
         head = json.loads(body[_LENGTH.size : at])
@@ -49,7 +58,7 @@ def unpack(data: bytes, kinds: dict[str, type]) -> Any:
             arrays.append(np.frombuffer(body, dtype, count, at).reshape(shape).copy())
             at += count * dtype.itemsize
         return _decode(head["tree"], arrays, kinds)
-    except (zlib.error, struct.error, KeyError, IndexError, TypeError) as error:
+    except (zlib.error, struct.error, KeyError, IndexError, TypeError, RecursionError) as error:
         raise ValueError(f"snapshot is damaged: {error}") from error
 
 

@@ -241,6 +241,26 @@ def test_hello_names_the_version_in_force_after_a_reconnect(service, connect):
     assert codec.decode_version(service.connections[1].hello.version) == Version(3, 2)
 
 
+def test_hello_names_a_version_that_waits_for_its_verdict_and_none_that_was_refused(service, connect):
+    """A service that lost its last moments would otherwise offer a version that sorts before it."""
+    uplink = connect()
+    uplink.start()
+    eventually(lambda: uplink.stats()["connected"])
+    service.push(prior(4, Version(3, 2)))
+    eventually(lambda: uplink.latest() is not None)
+    uplink.answer(uplink.latest().nonce, Version(3, 2))
+    service.push(prior(4, Version(3, 5)))
+    eventually(lambda: uplink.latest().coefficients.version == Version(3, 5))
+    service.send(Refusal(grpc.StatusCode.UNAVAILABLE))
+    eventually(lambda: len(service.connections) == 2)
+    assert codec.decode_version(service.connections[1].hello.version) == Version(3, 5)
+    eventually(lambda: uplink.stats()["connected"])
+    uplink.answer(uplink.latest().nonce, Version(3, 2), rejected="no")
+    service.send(Refusal(grpc.StatusCode.UNAVAILABLE))
+    eventually(lambda: len(service.connections) == 3)
+    assert codec.decode_version(service.connections[2].hello.version) == Version(3, 2)
+
+
 def test_heartbeats_renew_the_age(service):
     now = [100.0]
     uplink = Uplink(service.address, PAIR, worker="w0", settings=FAST, clock=lambda: now[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import random
 import tracemalloc
 
@@ -30,7 +31,8 @@ from estimator_service.state import pair_state, worker_states
 
 K = 4
 KEY = PairKey("target", "draft", K)
-MUTATIONS = 10_000
+#: `make fuzz` has a million.
+MUTATIONS = int(os.environ.get("FUZZ_INPUTS", "10000"))
 SETTINGS = load_settings({"round_blocks": 200, "round_min_seconds": 0, "max_pairs": 4}, environ={})
 
 

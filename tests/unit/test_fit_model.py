@@ -1,6 +1,7 @@
 """What a pair's model learns: link and segments where they are real, a shift within five rounds, and its snapshot."""
 
 import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
@@ -296,3 +297,20 @@ def test_drift_score_of_a_shifted_round_is_far_from_zero_and_of_a_steady_one_is_
     outcome, _ = close(model, moved, in_force)
     assert np.array(outcome.shift.intercepts)[0] < -5 * outcome.shift.intercept_errors[0]
     assert abs(outcome.shift.slope) < 4 * outcome.shift.slope_error
+
+
+def test_a_snapshot_that_expands_without_end_is_refused_at_a_bound():
+    """Bytes that compress a thousandfold: an import of a few megabytes must not cost gigabytes."""
+    model = PairModel(3)
+    head = model.to_bytes()[:13]
+    bomb = head + zlib.compress(bytes(400_000_000), 9)
+    assert len(bomb) < 500_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="larger than"):
+            PairModel.from_bytes(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 150_000_000
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(ValueError, match="end is missing"):
+        PairModel.from_bytes(model.to_bytes()[:-3])
