@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from acceptd.codec import Observations
+
+#: Where counts that workers claim stay, instead of leaving what a uint64 field holds.
+MAX_UINT64: Final = 2**64 - 1
 
 
 @dataclass
@@ -40,6 +43,10 @@ class Counters:
         self.acceptances += _deeper_than(rows.accepted, num_positions)
         self.blocks += len(rows)
 
+    def exclude(self, reason: int, blocks: int) -> None:
+        """Counts `blocks` that a worker left out. Stays at MAX_UINT64."""
+        self.exclusions[reason] = min(self.exclusions[reason] + blocks, MAX_UINT64)
+
     def to_json(self) -> dict[str, Any]:
         """Plain values; exact, since Python's integers are."""
         return {
@@ -58,7 +65,7 @@ class Counters:
             np.array(value["observations"], np.uint64),
             np.array(value["acceptances"], np.uint64),
             value["blocks"],
-            Counter({int(reason): n for reason, n in value["exclusions"].items()}),
+            Counter({int(reason): min(n, MAX_UINT64) for reason, n in value["exclusions"].items()}),
             Counter({int(reason): n for reason, n in value["rejects"].items()}),
             value["rows_rejected"],
         )

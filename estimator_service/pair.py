@@ -126,7 +126,7 @@ class Pair:
         for item in exclusions:
             # One that only a newer hook knows is counted as unspecified, so that reasons stay a bounded set.
             reason = item.reason if item.reason in _EXCLUSION_REASONS else 0
-            self.counters.exclusions[reason] += item.blocks
+            self.counters.exclude(reason, item.blocks)
 
     def reject(self, reason: int, rows: int) -> None:
         """Counts a batch that was refused."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from acceptd.codec import decode_batch, decode_version, encode_version
 from acceptd.errors import AcceptdError, IncompatiblePeer, MalformedBatch, NonFiniteValue, TooLarge, WireError
-from acceptd.limits import MAX_MESSAGE_BYTES
+from acceptd.limits import MAX_COUNT, MAX_MESSAGE_BYTES
 from acceptd.types import Version
 from acceptd.v1 import estimator_pb2
 from acceptd.v1.estimator_pb2 import RejectReason
@@ -177,9 +176,9 @@ class Session:
                 index=_MAX_EXCLUSIONS,
             )
         for i, item in enumerate(batch.exclusions):
-            if item.blocks > _MAX_SEQUENCE:
+            if item.blocks > MAX_COUNT:
                 raise MalformedBatch(
-                    f"exclusions[{i}].blocks is {item.blocks}; accepted: at most {_MAX_SEQUENCE}",
+                    f"exclusions[{i}].blocks is {item.blocks}; accepted: at most {MAX_COUNT}",
                     field="exclusions",
                     index=i,
                 )
@@ -291,9 +290,11 @@ def _reason(error: AcceptdError) -> RejectReason:
 def _check_report(report: estimator_pb2.WorkerReport) -> None:
     """Raises WireError for totals that no worker can have."""
     totals = report.totals
-    for name in ("verification_saved_seconds", "lost_accepted"):
-        if not 0 <= getattr(totals, name) < math.inf:
-            raise WireError(f"{name} is {getattr(totals, name)}; accepted: finite, at least 0", field=f"totals.{name}")
+    claims = {field.name: getattr(totals, field.name) for field in totals.DESCRIPTOR.fields if not field.message_type}
+    claims |= {f"exclusions[{i}].blocks": item.blocks for i, item in enumerate(totals.exclusions[:_MAX_EXCLUSIONS])}
+    for name, value in claims.items():
+        if not 0 <= value <= MAX_COUNT:
+            raise WireError(f"totals.{name} is {value}; accepted: 0 to {MAX_COUNT}", field=f"totals.{name}")
     if len(totals.exclusions) > _MAX_EXCLUSIONS:
         raise TooLarge(
             f"totals.exclusions has {len(totals.exclusions)} entries; accepted: at most {_MAX_EXCLUSIONS}",

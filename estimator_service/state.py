@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from acceptd.codec import encode_coefficients, encode_pair_key, encode_version
 from acceptd.v1 import inspect_pb2, types_pb2
 from acceptd.v1.estimator_pb2 import RejectReason
+from estimator_service.counters import MAX_UINT64
 
 if TYPE_CHECKING:
     from estimator_service.drift_log import DriftEvent
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     from estimator_service.fleet import Fleet
     from estimator_service.pair import Pair
     from estimator_service.publication import Publication
-
-#: What a uint64 field holds, whatever workers claim.
-_MAX_UINT64 = 2**64 - 1
 
 #: Steps after which, and the share of them with a budget of 0 from which on, drafting is said not to pay. A lower share
 #: says so of pairs that draft for nothing only at their busiest.
@@ -180,9 +178,9 @@ def _totals(fleet: Fleet, pair: Pair) -> types_pb2.WorkerTotals:
         totals = session.worker.report.totals
         for name in _SUMMED:
             value = getattr(total, name) + getattr(totals, name)
-            setattr(total, name, value if isinstance(value, float) else min(value, _MAX_UINT64))
+            setattr(total, name, value if isinstance(value, float) else min(value, MAX_UINT64))
         for item in totals.exclusions:
-            exclusions[item.reason] = min(exclusions.get(item.reason, 0) + item.blocks, _MAX_UINT64)
+            exclusions[item.reason] = min(exclusions.get(item.reason, 0) + item.blocks, MAX_UINT64)
     for reason, blocks in sorted(exclusions.items()):
         total.exclusions.add(reason=reason, blocks=blocks)
     return total

@@ -32,6 +32,10 @@ MAX_IN_FLIGHT: Final = 8
 #: Streams one (worker, incarnation) may hold; a newer one fences the older.
 MAX_STREAMS_A_WORKER: Final = 1
 
+#: Any number of steps, tokens, blocks or seconds that a worker claims. Beyond it float64, and so Prometheus, is not
+#: exact; sums over all workers stay finite.
+MAX_COUNT: Final = 2**53
+
 #: Slopes: a larger one means saturated features, not a sharper draft (the method's range is .44 to .83).
 MAX_SLOPE: Final = 4.0
 

@@ -11,6 +11,7 @@ import pytest
 from raw_worker import DEADLINE, KEY, RawWorker, rows, until
 
 from acceptd.codec import encode_batch, encode_pair_key
+from acceptd.limits import MAX_COUNT
 from acceptd.retry_info import retry_after
 from acceptd.types import PairKey, Version
 from acceptd.v1 import estimator_pb2, inspect_pb2, inspect_pb2_grpc
@@ -628,3 +629,39 @@ async def test_a_quarantined_workers_rows_are_answered_and_not_counted(start, co
     assert (await again.greet()).HasField("update"), "still served"
     result = await again.batch(sequence + 1, dataclasses.replace(data, features=-data.features))
     assert result.reason == RejectReason.REJECT_REASON_QUARANTINED
+
+
+@pytest.mark.parametrize(
+    ("totals", "field"),
+    [
+        ({"steps": 2**64 - 1}, "totals.steps"),
+        ({"lost_accepted": 1e308}, "totals.lost_accepted"),
+        ({"verification_saved_seconds": float("nan")}, "totals.verification_saved_seconds"),
+        ({"verification_saved_seconds": -1.0}, "totals.verification_saved_seconds"),
+        ({"exclusions": [{"reason": 7, "blocks": 2**53 + 1}]}, "totals.exclusions[0].blocks"),
+    ],
+)
+async def test_totals_that_no_worker_can_have_end_the_stream_and_count_nothing(start, connect, totals, field):
+    server = await start()
+    channel = connect(server.address)
+    worker = RawWorker(channel)
+    await worker.greet()
+    await worker.send(report={"totals": totals})
+    code, details = await worker.status()
+    assert (code, details.startswith(f"{field} is ")) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    value = server.fleet.metrics.registry.get_sample_value
+    assert value("acceptd_worker_steps_total", {"pair": KEY.id}) == 0
+    assert value("acceptd_worker_lost_accepted_total", {"pair": KEY.id}) == 0
+
+
+async def test_a_pair_stays_readable_whatever_counts_its_workers_claim(start, connect):
+    server = await start()
+    channel = connect(server.address)
+    worker = RawWorker(channel)
+    await worker.greet()
+    batch = encode_batch(1, None, rows(5))
+    for _ in range(64):
+        batch.exclusions.add(reason=7, blocks=MAX_COUNT)
+    await worker.send(batch=batch)
+    assert (await worker.read_kind("batch_result")).rows_accepted == 5
+    assert (await state_of(channel)).exclusions[0].blocks == 64 * MAX_COUNT

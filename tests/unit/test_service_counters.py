@@ -41,6 +41,18 @@ def test_counts_equal_a_hand_count(blocks):
     assert Counters.from_json(counters.to_json()).to_json() == counters.to_json()
 
 
+def test_what_workers_left_out_never_leaves_a_uint64():
+    """Three claims of 2**63 - 1 in one batch once made the pair unreadable for good."""
+    counters = Counters.zero(1)
+    for _ in range(3):
+        counters.exclude(7, 2**63 - 1)
+    counters.exclude(2, 5)
+    assert counters.exclusions == {7: 2**64 - 1, 2: 5}
+    written = counters.to_json()
+    written["exclusions"]["7"] = 3 * 2**63
+    assert Counters.from_json(written).exclusions[7] == 2**64 - 1
+
+
 def test_counters_hold_more_than_53_bits():
     counters = Counters.zero(1)
     counters.observations += np.uint64(2**63 + 1)
