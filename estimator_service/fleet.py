@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from acceptd.codec import decode_pair_key, decode_version
 from acceptd.errors import TooLarge, WireError
 from acceptd.limits import MAX_KNOTS, MAX_WORKER_BYTES, MAX_WORKLOAD_BYTES
+from acceptd.names import check_printable
 from acceptd.segments import MAX_SEGMENTS
 from estimator_service.board import Board
 from estimator_service.log_limit import LogLimit
@@ -118,6 +119,7 @@ class Fleet:
         ):
             if not least <= (length := len(value.encode())) <= limit:
                 raise WireError(f"{name} has {length} bytes; accepted: {least} to {limit}", field=name)
+            check_printable(name, value)
         for name, number, most in (
             ("capabilities.max_knots", hello.capabilities.max_knots, MAX_KNOTS),
             ("capabilities.max_segments", hello.capabilities.max_segments, MAX_SEGMENTS),

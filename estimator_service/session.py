@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from acceptd.codec import decode_batch, decode_version, encode_version
 from acceptd.errors import AcceptdError, IncompatiblePeer, MalformedBatch, NonFiniteValue, TooLarge, WireError
 from acceptd.limits import MAX_COUNT, MAX_MESSAGE_BYTES
+from acceptd.names import printable
 from acceptd.types import Version
 from acceptd.v1 import estimator_pb2
 from acceptd.v1.estimator_pb2 import RejectReason
@@ -270,7 +271,7 @@ class Session:
             self._fleet.metrics.unknown_nonce(self.pair.id)
             return
         if status.rejected:
-            self.worker.refuse(version, status.rejected[:_MAX_REASON])
+            self.worker.refuse(version, printable(status.rejected[:_MAX_REASON]))
             self._fleet.metrics.nack(self.pair.id)
         else:
             self.held = max(self.held, version)

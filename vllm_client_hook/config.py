@@ -66,6 +66,10 @@ class HookSettings:
             size = len(getattr(self, key).encode())
             if size > limit:
                 raise ConfigError(f"{_variable(key)} has {size} bytes; accepted: at most {limit}")
+            if not getattr(self, key).isprintable():
+                raise ConfigError(
+                    f"{_variable(key)} is {getattr(self, key)!r}; accepted: printable characters and spaces"
+                )
         if self.features not in FEATURES:
             raise ConfigError(f"ACCEPTD_FEATURES is {self.features!r}; accepted: {' or '.join(FEATURES)}")
         if not 0 < self.agreement_timeout <= _LONGEST_AGREEMENT:

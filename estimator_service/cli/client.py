@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 import grpc
 
 from acceptd.errors import AcceptdError
+from acceptd.names import printable
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc, types_pb2
 from estimator_service.cli.target import Target
 
@@ -134,7 +135,7 @@ class InspectClient:
             raise self._failed(error) from error
 
     def _failed(self, error: Any) -> CommandFailed:
-        code, details = error.code(), error.details() or ""
+        code, details = error.code(), printable(error.details() or "")
         if code is grpc.StatusCode.UNAVAILABLE and ("SSL" in details or "Ssl" in details or "certificate" in details):
             return CommandFailed(
                 f"the TLS handshake with {self.address} failed ({details}); "

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 import typer
+from rich.text import Text
 
 from acceptd import __version__
 from estimator_service.cli.checks import Finding, Level, check_pair, check_pairs, check_versions
@@ -15,7 +16,7 @@ from estimator_service.cli.options import Json
 from estimator_service.cli.output import console, print_json, table
 from estimator_service.cli.target import LOCAL, Target, asks_service
 
-_MARKS = {Level.OK: "[green]✓[/]", Level.NOTE: "[yellow]![/]", Level.WRONG: "[red]✗[/]"}
+_MARKS = {Level.OK: Text("✓", "green"), Level.NOTE: Text("!", "yellow"), Level.WRONG: Text("✗", "red")}
 
 
 def register(app: typer.Typer) -> None:

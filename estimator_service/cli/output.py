@@ -23,9 +23,14 @@ _PIPE_WIDTH: Final = 1000
 
 
 def console() -> Console:
-    """The console of stdout. Nothing is cut or wrapped when the output is a file or a pipe."""
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=max(out.width, _PIPE_WIDTH))
+    """The console of stdout. Nothing is cut or wrapped when the output is a file or a pipe.
+
+    Plain text is printed as it is: brackets and colons in names are no markup.
+    """
+    out = Console(highlight=False, markup=False, emoji=False)
+    if out.is_terminal:
+        return out
+    return Console(highlight=False, markup=False, emoji=False, width=max(out.width, _PIPE_WIDTH))
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:

@@ -21,6 +21,7 @@ from acceptd.limits import (
     PRIOR_INTERCEPT,
     PRIOR_SLOPE,
 )
+from acceptd.names import check_printable
 from acceptd.segments import MAX_SEGMENTS
 
 
@@ -51,7 +52,7 @@ class PairKey:
     feature_schema: int = FEATURE_SCHEMA
 
     def validate(self) -> None:
-        """Raises IncompatiblePeer (K, schema) or TooLarge (names), naming the field."""
+        """Raises IncompatiblePeer (K, schema), TooLarge or WireError (names), naming the field."""
         if not 1 <= self.num_speculative_tokens <= MAX_POSITIONS:
             raise IncompatiblePeer(
                 f"pair.num_speculative_tokens is {self.num_speculative_tokens}; accepted: 1 to {MAX_POSITIONS}"
@@ -65,6 +66,8 @@ class PairKey:
                     f"pair.{item.name} has {len(value.encode())} bytes; accepted: at most {MAX_NAME_BYTES}",
                     field=f"pair.{item.name}",
                 )
+            if isinstance(value, str):
+                check_printable(f"pair.{item.name}", value)
         for name in ("target", "draft", "method", "draft_sampling"):
             if not getattr(self, name):
                 raise WireError(f"pair.{name} is empty", field=f"pair.{name}")

@@ -654,6 +654,42 @@ async def test_totals_that_no_worker_can_have_end_the_stream_and_count_nothing(s
     assert value("acceptd_worker_lost_accepted_total", {"pair": KEY.id}) == 0
 
 
+@pytest.mark.parametrize("name", ["worker", "workload", "hook_version", "vllm_version"])
+@pytest.mark.parametrize("text", ["a\x1b[2J", "a\nb", "a\u202eb", "a\x00"])
+async def test_text_that_a_terminal_would_act_on_is_refused(start, connect, name, text):
+    worker = RawWorker(connect((await start()).address))
+    hello = worker.hello()
+    setattr(hello, name, text)
+    await worker.send(hello=hello)
+    code, details = await worker.status()
+    assert (code, details.startswith(f"{name}[1] is ")) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    assert details.isprintable()
+
+
+async def test_a_pair_key_is_printable(start, connect):
+    worker = RawWorker(connect((await start()).address), key=dataclasses.replace(KEY, target="org/\x1b]0;t\x07"))
+    await worker.send(hello=worker.hello())
+    code, details = await worker.status()
+    assert (code, details.startswith("pair.target[4] is ")) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+
+
+async def test_names_of_any_script_are_taken(start, connect):
+    worker = RawWorker(
+        connect((await start()).address), worker="工作者 ü [/b] 😀", key=dataclasses.replace(KEY, draft="модель")
+    )
+    await worker.greet(workload="दस्तावेज़")
+
+
+async def test_why_an_update_was_refused_is_kept_in_printable_words(start, connect):
+    channel = connect((await start()).address)
+    worker = RawWorker(channel)
+    welcome = await worker.greet()
+    await worker.send(update_status={"nonce": welcome.update.nonce, "version": {}, "rejected": "no\x1b[31m\nroot:"})
+    await worker.batch(1, rows(5))
+    listed = (await inspect_pb2_grpc.InspectStub(channel).ListWorkers(inspect_pb2.ListWorkersRequest())).workers
+    assert listed[0].last_rejected_update == "no\ufffd[31m\ufffdroot:"
+
+
 async def test_a_pair_stays_readable_whatever_counts_its_workers_claim(start, connect):
     server = await start()
     channel = connect(server.address)

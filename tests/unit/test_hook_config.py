@@ -50,6 +50,7 @@ def test_addresses(address):
     [
         ({"ACCEPTD_ADDRESS": "nohost"}, r"ACCEPTD_ADDRESS is 'nohost'; accepted: host:port"),
         ({"ACCEPTD_ADDRESS": "http://host:1"}, r"ACCEPTD_ADDRESS is 'http://host:1'"),
+        ({"ACCEPTD_WORKER": "w\x1b[31m"}, r"ACCEPTD_WORKER is 'w\\x1b\[31m'; accepted: printable"),
         ({"ACCEPTD_WORKLOAD": "x" * 65}, r"ACCEPTD_WORKLOAD has 65 bytes; accepted: at most 64"),
         ({"ACCEPTD_FEATURES": "all"}, r"ACCEPTD_FEATURES is 'all'; accepted: x or full"),
         ({"ACCEPTD_ENABLED": "maybe"}, r"ACCEPTD_ENABLED is 'maybe'; accepted: true or false"),

@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 
 from acceptd.v1 import inspect_pb2, types_pb2
 from estimator_service.cli import watch_view
-from estimator_service.cli.output import ago, counts, number
+from estimator_service.cli.output import ago, console, counts, number, table
 from estimator_service.cli.pair_view import one_line, pair_view
 from estimator_service.cli.watch import paced
 from estimator_service.cli.watch_view import WatchView, bar, sparkline
@@ -166,6 +166,15 @@ def test_at_most_one_state_an_interval_passes() -> None:
     given_ = [state(slope=float(i)) for i in range(7)]
     passed = [int(s.coefficients.line.slopes[0]) for s in paced(given_, 1.0, lambda: next(times))]
     assert passed == [0, 2, 5, 6]
+
+
+@pytest.mark.parametrize("name", ["[/red]", "[bold]x", ":smile:"])
+def test_names_are_no_markup(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A worker named [/red] once made `acceptd workers` fail."""
+    out = table("worker")
+    out.add_row(name)
+    console().print(out)
+    assert name in capsys.readouterr().out
 
 
 def test_doctests() -> None:
