@@ -23,10 +23,11 @@ PREFIX: Final = "acceptd_"
 _SECRET_BYTES: Final = 32
 #: Lines of a file. Each call is compared with every one, some 0.2 µs each.
 MAX_TOKENS: Final = 4096
-#: Characters of a name, of a pattern, and patterns a token.
-_MAX_NAME, _MAX_PATTERN, _MAX_PATTERNS = 64, 256, 64
+#: Patterns a token. Each stream's pair is compared with every one.
+_MAX_PATTERNS: Final = 64
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_PATTERN: Final = re.compile(r"[^\s#,]{1,256}")
 _DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})")
 
 
@@ -42,9 +43,9 @@ def digest_of(token: str) -> bytes:
 
 def line_of(name: str, role: Role, pairs: tuple[str, ...], token: str) -> str:
     """The line of the tokens' file that lets `token` in. Raises ConfigError for a name or pattern it cannot hold."""
-    line = f"{name} {role} {','.join(pairs)} sha256:{digest_of(token).hex()}"
-    parse(line, "token")
-    return line
+    words = [name, str(role), ",".join(pairs), f"sha256:{digest_of(token).hex()}"]
+    _caller(words, "token")
+    return " ".join(words)
 
 
 def parse(text: str, source: str) -> tuple[Caller, ...]:
@@ -64,11 +65,11 @@ def _caller(words: list[str], where: str) -> Caller:
         raise ConfigError(f"{where} has {len(words)} words; accepted: NAME ROLE PAIRS sha256:HEX")
     name, role, patterns, digest = words
     pairs = tuple(patterns.split(","))
-    if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
-        raise ConfigError(f"{where}: the name is not accepted; accepted: up to {_MAX_NAME} of A-Z a-z 0-9 . _ -")
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{where}: the name is not accepted; accepted: up to 64 of A-Z a-z 0-9 . _ -")
     if role not in set(Role):
         raise ConfigError(f"{where}: the role is not accepted; accepted: {', '.join(Role)}")
-    if len(pairs) > _MAX_PATTERNS or not all(0 < len(pattern) <= _MAX_PATTERN for pattern in pairs):
+    if len(pairs) > _MAX_PATTERNS or not all(_PATTERN.fullmatch(pattern) for pattern in pairs):
         raise ConfigError(
             f"{where}: the pairs are not accepted; accepted: up to {_MAX_PATTERNS} patterns with commas between"
         )

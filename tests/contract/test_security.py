@@ -22,6 +22,9 @@ from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
 from estimator_service.config import load_settings
 from estimator_service.identity import Role
 from estimator_service.tokens import line_of, new_token
+from vllm_client_hook.backoff import BackoffSettings
+from vllm_client_hook.channel import Identity
+from vllm_client_hook.uplink import Uplink, UplinkSettings
 
 OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
 OTHER = PairKey("other/model", "org/draft-1b", 4)
@@ -468,3 +471,48 @@ async def test_a_certificate_that_cannot_be_used_stops_the_start(start, ca, tmp_
             await start(**flags)
         assert part in str(error.value)
         assert "\n" not in str(error.value)
+
+
+# The hook's own client
+
+
+@pytest.fixture
+def uplink():
+    """Uplinks, closed at the end."""
+    opened = []
+
+    def make(address, **files):
+        settings = UplinkSettings(backoff=BackoffSettings(first=0.01, cap=0.05))
+        identity = Identity(**{name: str(path) for name, path in files.items()})
+        opened.append(Uplink(address, KEY, worker="w0", settings=settings, identity=identity))
+        opened[-1].start()
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close(5.0)
+
+
+async def test_the_hooks_client_brings_certificate_and_token(start, ca, tokens, tmp_path, uplink, caplog):
+    files, client = issue(tmp_path, ca, "service"), issue(tmp_path, ca, "rack1")
+    server = await start(tls_cert=files.cert, tls_key=files.key, tls_client_ca=files.ca, tokens=tokens.path)
+    token = tmp_path / "token"
+    token.write_text(tokens.of["rack2"] + "\n")
+    certificate = {"ca_file": client.ca, "cert_file": client.cert, "key_file": client.key}
+    worker = uplink(server.address, **certificate, token_file=token)
+    await until(lambda: "bound to other*" in worker.stats()["last_error"], "the wrong token is refused, and says why")
+    # It is replaced on disk, and taken up by the next attempt.
+    token.write_text(tokens.of["rack1"] + "\n")
+    await until(lambda: worker.stats()["connected"], "the right one is taken up")
+    without = uplink(server.address, ca_file=client.ca, token_file=token)
+    await until(lambda: without.stats()["last_error"], "no certificate, no stream")
+    stranger = issue_other(tmp_path)
+    trusting = uplink(server.address, **{**certificate, "ca_file": stranger.ca}, token_file=token)
+    await until(lambda: trusting.stats()["last_error"], "another service is not trusted")
+    assert not without.stats()["connected"]
+    assert not trusting.stats()["connected"]
+    tokens.revoke("rack1")
+    await until(lambda: "not one of this service's" in worker.stats()["last_error"], "revoked")
+    for secret in tokens.of.values():
+        assert secret not in caplog.text
+        assert secret not in str(worker.stats())
