@@ -24,7 +24,7 @@ def test_what_was_packed_comes_back():
 
 
 def bomb():
-    return zlib.compress(bytes(2 * LIMIT), 1)
+    return zlib.compress(bytes(4 * LIMIT), 1)
 
 
 def forged(kind, shape):
@@ -49,9 +49,9 @@ def test_a_few_bytes_do_not_become_gigabytes(make):
     data = HEAD + make()
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match=r"."):
             unpack(data, {})
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 2 * LIMIT
+    assert peak < 3 * LIMIT
