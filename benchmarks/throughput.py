@@ -26,9 +26,8 @@ from benchmarks.result import Result, beside, reported
 from benchmarks.service_process import service
 
 ROWS = 4096
-#: Batches of one stretch: a whole number of rounds, so that each stretch holds as many refits.
+#: Batches of one stretch, and of one round: at this rate `round_min_seconds` lets a pair refit once in about as many.
 BATCHES = 80
-ROUND_BATCHES = 20
 WARM_UP = 1
 STRETCHES = 7
 IN_FLIGHT = 8
@@ -39,7 +38,10 @@ def run() -> Iterator[Result]:
     rows = blocks(np.random.default_rng(2), ROWS)
     observations = int(rows.observed.sum()) * BATCHES
     through, binning, wall = [], [], []
-    with service(core=0, round_blocks=ROUND_BATCHES * ROWS) as running, _Feed(running.address, rows) as feed:
+    with (
+        service(core=0, round_blocks=BATCHES * ROWS, commit_seconds=1.0) as running,
+        _Feed(running.address, rows) as feed,
+    ):
         for stretch in range(WARM_UP + STRETCHES):
             before, began = running.cpu_seconds(), time.perf_counter()
             feed.send(BATCHES)

@@ -31,6 +31,7 @@ from estimator_service.exposition import Exposition
 from estimator_service.fleet import Fleet
 from estimator_service.gate import Gate
 from estimator_service.gate_rpc import GateInterceptor
+from estimator_service.heap import keep_freed_memory
 from estimator_service.inspect_rpc import InspectServicer
 from estimator_service.metrics import Metrics
 from estimator_service.metrics_http import MetricsHttp
@@ -123,6 +124,7 @@ class Server:
             ProcessCollector(registry=registry)
         self = cls(settings, clock or SystemClock(), registry)
         self._persistence.attach(self.fleet)
+        keep_freed_memory()
         try:
             await self._bind()
         except BaseException:

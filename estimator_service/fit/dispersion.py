@@ -13,15 +13,16 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from estimator_service.fit.histogram import Floats, Ints, sums_by
+from estimator_service.fit.calibration import sums_by_position
+from estimator_service.fit.histogram import Floats, Ints
 from estimator_service.fit.report import Shift
 
 
-def batch_scores(position: Ints, x: Floats, accepted: NDArray[np.bool_], confidence: Floats, k: int) -> Floats:
+def batch_scores(cell: Ints, x: Floats, accepted: NDArray[np.bool_], confidence: Floats, k: int) -> Floats:
     """What a batch of N rows says about noise: float64[3·K + 3].
 
-    Its size; the score, slope first (1 + K); the information of independent rows: of the slope, its K cross terms with
-    the intercepts, and the intercepts' (K).
+    cell: see `calibration.reliability_cell`. Returns its size; the score, slope first (1 + K); the information of
+    independent rows: of the slope, its K cross terms with the intercepts, and the intercepts' (K).
     """
     residual = accepted - confidence
     weight = confidence - confidence * confidence
@@ -29,7 +30,7 @@ def batch_scores(position: Ints, x: Floats, accepted: NDArray[np.bool_], confide
     # Not dot products: BLAS would wake its threads for a vector this long, which costs more than it saves.
     slope, square = (float(np.einsum("i,i", column, x)) for column in (residual, weight_x))
     size = float(len(x))
-    score, cross, own = (sums_by(position, column, k) for column in (residual, weight_x, weight))
+    score, cross, own = (sums_by_position(cell, column, k) for column in (residual, weight_x, weight))
     return np.concatenate(([size, slope], score, [square], cross, own))
 
 

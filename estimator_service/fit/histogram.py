@@ -100,7 +100,7 @@ def grade(rows: Rows, num_positions: int) -> Graded:
     return Graded(position, cell, rows.features.astype(np.float64), accepted, observed, first)
 
 
-def sums_by(index: Ints, weight: Floats | Ints | None, size: int) -> Floats:
+def sums_by(index: Ints, weight: NDArray[np.number] | None, size: int) -> Floats:
     """Sum of weight (None: count) by index: float64[size]."""
     return np.asarray(np.bincount(index, weight, size), np.float64)
 

@@ -14,7 +14,7 @@ from estimator_service.fit.histogram import NUM_SLOTS, Floats, Graded, Ints
 #: Observations kept before they are judged and merged without waiting for the round's end: as many as a pair's other
 #: tables, which grow with K, leave room for in its 2 MB at up to 10 bytes each. Raising them merges less often, and
 #: judges workers on more of their rows at once.
-_CAPACITY, _LESS_A_POSITION, _LEAST = 65_536, 3_072, 16_384
+_CAPACITY, _LESS_A_POSITION, _LEAST = 114_688, 6_144, 16_384
 
 #: The same in batches, each of which costs some 800 bytes (K = 16) beside its rows.
 MAX_BATCHES: Final = 128

@@ -21,7 +21,7 @@ import numpy as np
 
 from acceptd.bins import NUM_BINS
 from acceptd.types import Coefficients, SegmentCoefficients, Version, prior
-from estimator_service.fit.calibration import CalibrationSums
+from estimator_service.fit.calibration import CalibrationSums, reliability_cell
 from estimator_service.fit.dispersion import (
     Dispersion,
     ScoreSums,
@@ -143,6 +143,7 @@ class PairModel:
         graded = grade(rows, k)
         log_odds = self._log_odds(used, graded)
         confidence = sigmoid(log_odds)
+        cell = reliability_cell(graded.position, graded.accepted, confidence, k)
         weight = inverse_propensity(rows, graded) if rows.explored.any() else None
         self._journal.append(
             Chunk.of(
@@ -151,11 +152,11 @@ class PairModel:
                 worker=worker,
                 workload=workload,
                 weight=weight,
-                scores=batch_scores(graded.position, graded.x, graded.accepted, confidence, k),
+                scores=batch_scores(cell, graded.x, graded.accepted, confidence, k),
             )
         )
         if worker not in self._judge.records or not self._judge.records[worker].reason:
-            self._calibration.add(graded.position, log_odds, graded.accepted, confidence=confidence)
+            self._calibration.add(graded.position, log_odds, graded.accepted, confidence=confidence, cell=cell)
             self._calibration.add_survival(graded.first, graded.observed, rows.accepted, confidence)
             if weight is not None:
                 self._unbiased_calibration.add(

@@ -69,7 +69,8 @@ def decode_batch(message: estimator_pb2.ObservationBatch, num_positions: int) ->
     _reject_where(accepted > admitted, "accepted", accepted, "at most the row's admitted")
     total = int(np.minimum(accepted.astype(np.int64) + 1, admitted).sum())
     features = _floats(message.features, "features", total)
-    _reject_where(np.abs(features) > MAX_LOG_ODDS, "features", features, f"within ±{MAX_LOG_ODDS:g}")
+    if total and (features.max() > MAX_LOG_ODDS or features.min() < -MAX_LOG_ODDS):
+        _reject_where(np.abs(features) > MAX_LOG_ODDS, "features", features, f"within ±{MAX_LOG_ODDS:g}")
     if message.segments:
         segments = np.frombuffer(message.segments, np.uint8)
         _expect_length("segments", len(segments), rows)
