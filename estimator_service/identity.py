@@ -56,6 +56,8 @@ ANYONE: Final = Caller("anonymous", None)
 CALLER: Final[ContextVar[Caller]] = ContextVar("caller", default=ANYONE)
 
 _ESTIMATOR: Final = "/acceptd.v1.Estimator/"
+#: One answer, for orchestrators. Watching is a stream that a stranger could hold open for good.
+_PROBE: Final = "/grpc.health.v1.Health/Check"
 _HEALTH: Final = "/grpc.health.v1.Health/"
 _REFLECTION: Final = "/grpc.reflection."
 _READS: Final = frozenset(
@@ -75,8 +77,8 @@ _READS: Final = frozenset(
 
 def needed_role(method: str) -> Role | None:
     """The role that the gRPC method `/package.Service/Method` needs, None for none. An unknown one needs the most."""
-    if method.startswith(_HEALTH):
+    if method == _PROBE:
         return None
     if method.startswith(_ESTIMATOR):
         return Role.WORKER
-    return Role.READER if method in _READS or method.startswith(_REFLECTION) else Role.OPERATOR
+    return Role.READER if method in _READS or method.startswith((_REFLECTION, _HEALTH)) else Role.OPERATOR

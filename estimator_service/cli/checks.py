@@ -121,7 +121,14 @@ def _observations(name: str, state: inspect_pb2.PairState, connected: bool) -> I
 
 def _refits(name: str, state: inspect_pb2.PairState) -> Iterator[Finding]:
     refit = state.refit
-    if refit.last_held:
+    if state.HasField("pinned"):
+        yield Finding(
+            Level.NOTE,
+            name,
+            f"pinned to {jsonable.version_text(state.pinned)}: fits are not published",
+            f"`acceptd audit` says who did it; `acceptd unpin {name}` ends it",
+        )
+    elif refit.last_held:
         yield Finding(
             Level.NOTE,
             name,

@@ -16,6 +16,7 @@ from raw_worker import DEADLINE, KEY, RawWorker, rows, until
 from acceptd.modes import Mode
 from acceptd.types import PRIOR_INTERCEPT, PRIOR_SLOPE, Version
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
+from estimator_service.store_copy import back_up, restore_copy
 
 FAST = {"round_blocks": 50, "round_min_seconds": 0, "publish_min_change": 0.0}
 
@@ -204,8 +205,9 @@ async def test_what_cannot_be_done_says_why(start, connect):
     assert not (await stub(channel).ListAudit(inspect_pb2.ListAuditRequest())).entries
 
 
-async def test_the_audit_says_who_what_before_and_after_and_survives_kill_9(spawn, connect, tmp_path):
-    flags = {**FAST, "store": str(tmp_path / "store.sqlite"), "commit_seconds": 1.0}
+@pytest.mark.parametrize("durability", ["relaxed", "strict"])
+async def test_the_audit_says_who_what_before_and_after_and_survives_kill_9(spawn, connect, tmp_path, durability):
+    flags = {**FAST, "store": str(tmp_path / "store.sqlite"), "commit_seconds": 1.0, "durability": durability}
     service = spawn(**flags)
     channel = connect(service.address)
     _, entries = await fitted(channel)
@@ -263,6 +265,29 @@ async def test_an_action_is_in_force_also_while_the_store_cannot_commit(start, c
     await until(on_disk, "the audit is on disk")
     listed = (await stub(channel).ListAudit(inspect_pb2.ListAuditRequest())).entries
     assert [entry.action for entry in listed] == ["mode"]
+
+
+async def test_a_restored_older_store_goes_on_above_what_workers_hold(start, connect, tmp_path):
+    """Pinned, copied, unpinned, restored: the pin is back, and no version goes down."""
+    flags = {**FAST, "store": tmp_path / "store.sqlite"}
+    server = await start(**flags)
+    channel = connect(server.address)
+    worker, entries = await fitted(channel)
+    old = entries[1].coefficients
+    await stub(channel).PinPair(inspect_pb2.PinPairRequest(pair=KEY.id, version=old.version))
+    back_up(flags["store"], tmp_path / "copy")
+    await stub(channel).UnpinPair(inspect_pb2.UnpinPairRequest(pair=KEY.id))
+    await worker.batch(7, rows(60, 7))
+    held = version((await state_of(channel)).coefficients.version)
+    await server.stop()
+    restore_copy(tmp_path / "copy", flags["store"], now=0.0)
+    server = await start(**flags)
+    channel = connect(server.address)
+    welcome = await RawWorker(channel).greet(held)
+    state = await state_of(channel)
+    assert version(welcome.update.coefficients.version) > held
+    assert list(welcome.update.coefficients.line.intercepts) == list(old.line.intercepts)
+    assert version(state.pinned) == version(old.version)
 
 
 async def test_metrics_tell_what_operators_did(start, connect):

@@ -192,6 +192,11 @@ async def test_health_is_open_and_reflection_is_for_readers(start, connect, toke
     channel = connect((await start(tokens=tokens.path)).address)
     health = health_pb2_grpc.HealthStub(channel)
     assert (await health.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
+    watch = health.Watch(health_pb2.HealthCheckRequest())
+    assert (await outcome(watch.read()))[0] == grpc.StatusCode.UNAUTHENTICATED, "a stranger holds no stream open"
+    watch = health.Watch(health_pb2.HealthCheckRequest(), metadata=tokens.header("ana"))
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+    watch.cancel()
     reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
     request = reflection_pb2.ServerReflectionRequest(list_services="")
     for metadata, expected in (

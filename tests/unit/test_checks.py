@@ -87,6 +87,16 @@ def test_each_trouble_of_a_pair_is_named(change: dict[str, object], words: str) 
     assert words in finding.text
 
 
+def test_a_pin_is_named_in_place_of_the_fits_it_holds() -> None:
+    state = healthy()
+    state.pinned.CopyFrom(OLDER)
+    state.refit.last_held = "pinned"
+    (finding,) = troubles(state)
+    assert finding.level is Level.NOTE
+    assert "2.8" in finding.text
+    assert "unpin" in finding.advice
+
+
 def test_thin_positions_are_named() -> None:
     state = healthy()
     state.coefficients.evidence[1] = 3.0
