@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from acceptd.v1 import inspect_pb2
 from estimator_service import jsonable
 from estimator_service.cli.client import CommandFailed, InspectClient
-from estimator_service.cli.demo_processes import DemoService, DemoWorkers
+from estimator_service.cli.demo_processes import DemoService, DemoWorkers, unwinding
 from estimator_service.cli.options import Json
 from estimator_service.cli.output import console, facts, number, print_json
 
@@ -70,6 +70,12 @@ def demo(
         raise CommandFailed('the demo reads a Parquet file and needs: pip install "acceptd[service,lab]"') from None
     if not trace.is_file():
         raise CommandFailed(f"no recording at {trace}; name one with --trace (the repository has one in examples/)")
+    with unwinding():
+        _demo(trace, workers, speed, keep=keep, as_json=as_json)
+
+
+def _demo(trace: Path, workers: int, speed: float, *, keep: bool, as_json: bool) -> None:
+    """From an empty folder to the report. Leaves nothing running, unless it is done and `keep`."""
     folder = Path(tempfile.mkdtemp(prefix="acceptd-demo-"))
     service = DemoService(folder)
     finished = False
@@ -87,7 +93,7 @@ def demo(
     finally:
         if not (finished and keep):
             service.stop()
-        if finished and not keep:
+        if (finished and not keep) or isinstance(sys.exception(), SystemExit):
             # After a failure the logs stay: the error names one of them.
             shutil.rmtree(folder, ignore_errors=True)
 

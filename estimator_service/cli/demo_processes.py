@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 from estimator_service.cli.client import CommandFailed, InspectClient
@@ -20,6 +24,29 @@ START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 10.0
 
 _POLL: Final = 0.05
+
+#: What ends the demo: Ctrl-C, `kill`, a terminal that is closed.
+_ENDINGS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """Within, a signal that would end this process raises SystemExit instead, once: its children are to be stopped.
+
+    Further ones are ignored, since stopping them takes seconds and must not be cut short. Main thread only.
+    """
+
+    def end_once(number: int, frame: FrameType | None) -> None:
+        for ending in _ENDINGS:
+            signal.signal(ending, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    before = {ending: signal.signal(ending, end_once) for ending in _ENDINGS}
+    try:
+        yield
+    finally:
+        for ending, handler in before.items():
+            signal.signal(ending, handler)
 
 
 def free_ports(count: int) -> list[int]:

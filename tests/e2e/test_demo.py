@@ -84,6 +84,30 @@ def test_without_keep_nothing_is_left(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_ended_demo_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    """Ctrl-C, `kill` and a closed terminal, while workers replay: no process, no file stays behind."""
+    command = [sys.executable, "-m", "estimator_service.cli", "demo", "--workers", "2"]
+    environment = {**ENVIRONMENT, "TMPDIR": str(tmp_path)}
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+
+    def ours() -> list[str]:
+        return [line for line in running_commands() if str(tmp_path) in line]
+
+    try:
+        until(lambda: sum("vllm_client_hook.replay" in line for line in ours()) == 2)
+        running.send_signal(number)
+        # Again, as impatient people do: it must not cut the first one short.
+        running.send_signal(number)
+        _, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 128 + number
+    assert b"Traceback" not in err
+    assert ours() == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def running_commands() -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
