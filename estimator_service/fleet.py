@@ -84,8 +84,13 @@ class Fleet:
             # Welcome would tell the worker to forget what a crash now would lose.
             raise Busy(f"what {worker.name} sent before cannot be committed now: {self.ledger.trouble}")
         self._fence(identity)
+        if self.pairs.get(pair.id) is not pair:
+            raise Busy(f"{pair.id} made room for another pair while this worker was let in")
+        # Again: the stream that was just fenced may have been all there was to remember.
+        worker = self.roster.get(*identity, pair.id)
         session = Session(self, pair, worker, hello, peer)
         self.sessions[identity] = session
+        worker.connected = True
         self.empty.clear()
         logger.info("worker %r (%016x) of %s connected from %s", *identity, pair.id, peer)
         return session
@@ -96,6 +101,7 @@ class Fleet:
         session.pair.last_active = self.clock.monotonic()
         if self.sessions.get(session.worker.key) is session:
             del self.sessions[session.worker.key]
+            self.roster.left(session.worker)
         if not self.sessions:
             self.empty.set()
 
@@ -156,13 +162,14 @@ class Fleet:
     def _forget_idle_pair(self) -> None:
         """Makes room for a pair: each update of a model's weights begins one, and leaves one behind.
 
+        Those that were never more than a Hello go first, so that many of them take no place of what was learned.
         Raises Busy if all pairs have workers.
         """
         busy = {session.pair.id for session in self.sessions.values()}
         idle = [pair for pair in self.pairs.values() if pair.id not in busy]
         if not idle:
             raise Busy(f"{len(self.pairs)} pairs have workers; accepted: max_pairs = {self.settings.max_pairs}")
-        pair = min(idle, key=lambda pair: pair.last_active)
+        pair = min(idle, key=lambda pair: (not pair.blank, pair.last_active))
         logger.warning("pair %s has no workers and is forgotten: max_pairs = %d", pair.id, self.settings.max_pairs)
         del self.pairs[pair.id]
         self.board.drop(pair.id)

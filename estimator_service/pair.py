@@ -84,6 +84,11 @@ class Pair:
         self._recent: OrderedDict[Version, Publication] = OrderedDict()
         self.publication = self._issue(Publication(prior(self.num_positions, Version(epoch, 0)), "prior", *self._now()))
 
+    @property
+    def blank(self) -> bool:
+        """Whether nothing was learned and nothing ordered."""
+        return not self.counters.blocks and self.orders == Orders()
+
     # What workers send
 
     def knows(self, version: Version | None, held: Version) -> bool:

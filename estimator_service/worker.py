@@ -27,14 +27,15 @@ WorkerKey = tuple[str, int]
 class Worker:
     """One incarnation. `last_sequence` is its high-water mark: batches up to it are done with, applied or refused.
 
-    ticket: the ledger's, of its latest event. restored: known from an earlier process of the service. reported:
-    `report` came from the worker.
+    connected: whether it has a stream. ticket: the ledger's, of its latest event. restored: known from an earlier
+    process of the service. reported: `report` came from the worker.
     """
 
     name: str
     incarnation: int
     pair: str
     last_sequence: int = 0
+    connected: bool = False
     ticket: int = 0
     blocks: int = 0
     restored: bool = False
@@ -47,6 +48,11 @@ class Worker:
     def key(self) -> WorkerKey:
         """(name, incarnation)."""
         return self.name, self.incarnation
+
+    @property
+    def blank(self) -> bool:
+        """Whether there is nothing to remember of it."""
+        return not (self.last_sequence or self.reported or self._refused)
 
     def mark(self) -> MarkRecord:
         """Its high-water mark as a row."""
@@ -66,7 +72,10 @@ class Worker:
 
 
 class Roster:
-    """(name, incarnation) → Worker, at most `MAX_INCARNATIONS`; the one seen longest ago goes first."""
+    """(name, incarnation) → Worker, at most `MAX_INCARNATIONS`; the one seen longest ago goes first.
+
+    One that is connected never goes, so that there are as many as are connected where those are more.
+    """
 
     def __init__(self) -> None:
         self._workers: OrderedDict[WorkerKey, Worker] = OrderedDict()
@@ -83,8 +92,24 @@ class Roster:
         if worker is None:
             worker = Worker(name, incarnation, pair)
             self._workers[worker.key] = worker
-            if len(self._workers) > MAX_INCARNATIONS:
-                self._workers.popitem(last=False)
+            self._make_room()
         self._workers.move_to_end(worker.key)
         worker.pair = pair
         return worker
+
+    def left(self, worker: Worker) -> None:
+        """Its stream is gone. A worker that said Hello and no more is forgotten: floods of those must cost nobody."""
+        worker.connected = False
+        if worker.blank:
+            self._workers.pop(worker.key, None)
+
+    def _make_room(self) -> None:
+        """Forgets the oldest that is not connected."""
+        for _ in range(len(self._workers) - 1):
+            if len(self._workers) <= MAX_INCARNATIONS:
+                return
+            key, worker = next(iter(self._workers.items()))
+            if worker.connected:
+                self._workers.move_to_end(key)
+            else:
+                del self._workers[key]

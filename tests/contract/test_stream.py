@@ -654,6 +654,25 @@ async def test_totals_that_no_worker_can_have_end_the_stream_and_count_nothing(s
     assert value("acceptd_worker_lost_accepted_total", {"pair": KEY.id}) == 0
 
 
+async def test_pairs_that_were_never_more_than_a_hello_do_not_displace_what_was_learned(start, connect):
+    """Whoever reaches the port can say Hello for any number of pairs; a pair whose workers restart must survive it."""
+    server = await start(max_pairs=4)
+    channel = connect(server.address)
+    worker = RawWorker(channel)
+    await worker.greet()
+    await worker.batch(1, rows(50))
+    worker.stream.cancel()
+    await until(lambda: not server.fleet.sessions, "the worker is gone")
+    for i in range(12):
+        other = RawWorker(channel, key=PairKey(f"flood-{i}", "draft", 4))
+        await other.greet()
+        other.stream.cancel()
+        await until(lambda: not server.fleet.sessions, "the flooder is gone")
+    assert (await state_of(channel)).blocks == 50
+    assert len(server.fleet.pairs) == 4
+    assert len(server.fleet.roster) == 1
+
+
 @pytest.mark.parametrize("name", ["worker", "workload", "hook_version", "vllm_version"])
 @pytest.mark.parametrize("text", ["a\x1b[2J", "a\nb", "a\u202eb", "a\x00"])
 async def test_text_that_a_terminal_would_act_on_is_refused(start, connect, name, text):

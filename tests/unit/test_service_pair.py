@@ -221,6 +221,25 @@ def test_row_rate():
     assert all(RowRate(0, 1, clock).take(10**6) == 0 for _ in range(3))
 
 
+def test_the_roster_never_forgets_a_connected_worker():
+    roster = Roster()
+    real = roster.get("real", 1, "p")
+    real.last_sequence, real.connected = 5, True
+    for i in range(2 * MAX_INCARNATIONS):
+        roster.get("flood", i, "p").last_sequence = 1
+    assert len(roster) == MAX_INCARNATIONS
+    assert roster.get("real", 1, "p") is real
+    roster.left(real)
+    assert roster.get("real", 1, "p") is real
+
+
+def test_the_roster_remembers_nobody_for_a_hello():
+    roster = Roster()
+    for i in range(10):
+        roster.left(roster.get("flood", i, "p"))
+    assert len(roster) == 0
+
+
 def test_the_roster_is_bounded_and_forgets_the_one_seen_longest_ago():
     roster = Roster()
     for i in range(MAX_INCARNATIONS):
