@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import copy
 import math
+from collections import Counter
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -52,6 +53,7 @@ class _PairView:
     workers: int
     mode: int
     quarantined: int
+    cannot_trim: int
     exploration_rate: float
     pinned: bool
 
@@ -100,12 +102,14 @@ class Exposition(Collector):
 
     def _copy(self) -> _View:
         fleet = self._fleet
-        workers: dict[str, int] = {}
+        workers: Counter[str] = Counter()
+        flat: Counter[str] = Counter()
         for session in fleet.sessions.values():
-            workers[session.pair.id] = workers.get(session.pair.id, 0) + 1
+            workers[session.pair.id] += 1
+            flat[session.pair.id] += session.cannot_trim
         now = fleet.clock.monotonic()
         return _View(
-            [_copy_pair(pair, workers.get(pair.id, 0), now) for pair in fleet.pairs.values()],
+            [_copy_pair(pair, workers[pair.id], flat[pair.id], now) for pair in fleet.pairs.values()],
             fleet.epoch,
             fleet.ledger.commits,
             fleet.ledger.failures,
@@ -114,7 +118,7 @@ class Exposition(Collector):
         )
 
 
-def _copy_pair(pair: Pair, workers: int, now: float) -> _PairView:
+def _copy_pair(pair: Pair, workers: int, cannot_trim: int, now: float) -> _PairView:
     return _PairView(
         pair.id,
         pair.publication,
@@ -127,6 +131,7 @@ def _copy_pair(pair: Pair, workers: int, now: float) -> _PairView:
         workers,
         pair.mode,
         len(pair.quarantined),
+        cannot_trim,
         pair.exploration_rate,
         pair.orders.pinned is not None,
     )
@@ -220,6 +225,11 @@ def _count_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
     pending = GaugeMetricFamily("acceptd_pending_blocks", "Blocks gathered towards the next round.", labels=["pair"])
     workers = GaugeMetricFamily("acceptd_workers", "Connected workers.", labels=["pair"])
     quarantined = GaugeMetricFamily("acceptd_workers_quarantined", "Workers not learned from.", labels=["pair"])
+    cannot_trim = GaugeMetricFamily(
+        "acceptd_workers_cannot_trim",
+        "Connected workers on which verifying less is hardly cheaper.",
+        labels=["pair"],
+    )
     for pair in pairs:
         counters = pair.counters
         _by_position(observations, [pair.id], counters.observations.tolist())
@@ -233,8 +243,9 @@ def _count_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
         pending.add_metric([pair.id], pair.pending_blocks)
         workers.add_metric([pair.id], pair.workers)
         quarantined.add_metric([pair.id], pair.quarantined)
+        cannot_trim.add_metric([pair.id], pair.cannot_trim)
     yield from (observations, acceptances, blocks, exclusions, rejects, rejected_rows)
-    yield from (done, held, pending, workers, quarantined)
+    yield from (done, held, pending, workers, quarantined, cannot_trim)
 
 
 def _calibration_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:

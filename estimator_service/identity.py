@@ -68,6 +68,7 @@ _READS: Final = frozenset(
         "WatchPair",
         "GetHistory",
         "ListWorkers",
+        "GetCosts",
         "TapPair",
         "ExportPair",
         "ListAudit",

@@ -12,7 +12,7 @@ from acceptd.v1 import inspect_pb2
 from estimator_service.control import Control
 from estimator_service.control_rpc import ControlMethods
 from estimator_service.identity import CALLER
-from estimator_service.state import history_entry, pair_state, pair_summary, worker_states
+from estimator_service.state import history_entry, pair_state, pair_summary, worker_costs, worker_states
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,6 +26,8 @@ _MIN_INTERVAL = 0.1
 #: Longest time without a message to a watcher that asked for changes alone: it notices a dead connection by it.
 _QUIET_SECONDS = 5.0
 _DEFAULT_HISTORY, _MAX_HISTORY = 100, 10_000
+#: Cost tables in one answer: about 20 kB each at most.
+_MAX_COSTS = 64
 #: Candidates named in an error.
 _MAX_CANDIDATES = 8
 
@@ -95,6 +97,12 @@ class InspectServicer(ControlMethods):
         """Connected workers, of one pair or of all."""
         pair = await self._find(request.pair, context) if request.pair else None
         return inspect_pb2.ListWorkersResponse(workers=worker_states(self._fleet, pair))
+
+    async def GetCosts(self, request: inspect_pb2.GetCostsRequest, context: Context) -> inspect_pb2.GetCostsResponse:
+        """Cost tables of connected workers, of one pair or of all; at most `_MAX_COSTS`."""
+        pair = await self._find(request.pair, context) if request.pair else None
+        found = worker_costs(self._fleet, pair, request.worker)
+        return inspect_pb2.GetCostsResponse(workers=found[:_MAX_COSTS], omitted=max(0, len(found) - _MAX_COSTS))
 
     async def TapPair(
         self, request: inspect_pb2.TapPairRequest, context: Context

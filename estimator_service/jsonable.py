@@ -157,6 +157,24 @@ def history_entry(message: inspect_pb2.HistoryEntry) -> dict[str, Any]:
     }
 
 
+def worker_costs(message: inspect_pb2.WorkerCosts) -> dict[str, Any]:
+    """What one worker's steps take; `costs` is None before it has a table."""
+    table = message.costs
+    return {
+        "worker": message.worker,
+        "incarnation": f"{message.incarnation:016x}",
+        "pair": message.pair,
+        "costs": {
+            "can_trim": table.can_trim,
+            "notices": list(table.notices),
+            "draft": {"sizes": list(table.draft.sizes), "milliseconds": list(table.draft.milliseconds)},
+            "verify": {"sizes": list(table.verify.sizes), "milliseconds": list(table.verify.milliseconds)},
+        }
+        if message.HasField("costs")
+        else None,
+    }
+
+
 def worker(message: inspect_pb2.WorkerState) -> dict[str, Any]:
     """One worker; the incarnation as 16 hex digits, since JSON readers round large integers."""
     return {

@@ -6,11 +6,12 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from acceptd.codec import decode_batch, decode_version, encode_version
+from acceptd.cost_table import check_cost_table
 from acceptd.errors import AcceptdError, IncompatiblePeer, MalformedBatch, NonFiniteValue, TooLarge, WireError
 from acceptd.limits import MAX_COUNT, MAX_MESSAGE_BYTES
 from acceptd.names import printable
 from acceptd.types import Version
-from acceptd.v1 import estimator_pb2
+from acceptd.v1 import estimator_pb2, types_pb2
 from acceptd.v1.estimator_pb2 import RejectReason
 from estimator_service.ledger import RETRY_SECONDS
 from estimator_service.outbox import Ending, Outbox
@@ -42,6 +43,8 @@ class Session:
         self.hello = hello
         self.peer = peer
         self.connected_at = fleet.clock.wall()
+        #: What its steps take, as it last said; None: nothing yet.
+        self.costs: types_pb2.CostTable | None = None
         self.closed = False
         #: Highest version the worker is known to hold; nothing that sorts before it is ever pushed.
         self.held = decode_version(hello.version) if hello.HasField("version") else Version()
@@ -94,6 +97,11 @@ class Session:
             raise IncompatiblePeer("second Hello on a stream; accepted: one, as the first message")
         else:
             raise WireError("empty StreamRequest; accepted: batch, update_status or report", field="message")
+
+    @property
+    def cannot_trim(self) -> bool:
+        """Whether the worker said that verifying less is hardly cheaper."""
+        return self.costs is not None and not self.costs.can_trim
 
     def heartbeat(self) -> None:
         """Renews the age of the coefficients the worker has, or had offered."""
@@ -259,6 +267,10 @@ class Session:
 
     def _report(self, report: estimator_pb2.WorkerReport) -> None:
         _check_report(report)
+        if report.HasField("costs"):
+            # Of the stream, not of what is remembered of all workers there ever were.
+            self.costs = types_pb2.CostTable.FromString(report.costs.SerializeToString())
+            report.ClearField("costs")
         # Of a worker that was counted by an earlier process, only what comes from now on.
         if self.worker.reported or not self.worker.restored:
             self._fleet.metrics.report(self.pair.id, self.worker.report.totals, report.totals)
@@ -301,3 +313,5 @@ def _check_report(report: estimator_pb2.WorkerReport) -> None:
             f"totals.exclusions has {len(totals.exclusions)} entries; accepted: at most {_MAX_EXCLUSIONS}",
             field="totals.exclusions",
         )
+    if report.HasField("costs"):
+        check_cost_table(report.costs)

@@ -73,7 +73,7 @@ def pair_state(fleet: Fleet, pair: Pair) -> inspect_pb2.PairState:
         ),
         mode=pair.mode,
         exploration_rate=pair.exploration_rate,
-        notices=[*(last.notices if last else ()), *_budget_notices(totals)],
+        notices=[*(last.notices if last else ()), *_budget_notices(totals), *_cost_notices(fleet, pair)],
         totals=totals,
         drifts=[drift_entry(event) for event in pair.drift_log.newest_first()],
     )
@@ -160,6 +160,29 @@ def worker_states(fleet: Fleet, pair: Pair | None) -> list[inspect_pb2.WorkerSta
             state.version_applied.CopyFrom(encode_version(session.applied))
         states.append(state)
     return sorted(states, key=lambda state: (state.pair, state.worker, state.incarnation))
+
+
+def worker_costs(fleet: Fleet, pair: Pair | None, name: str) -> list[inspect_pb2.WorkerCosts]:
+    """What steps take on connected workers of `pair` (None: of all) called `name` ("": any), by pair and worker."""
+    found = []
+    for session in fleet.sessions.values():
+        worker = session.worker
+        if (pair is None or session.pair is pair) and name in {"", worker.name}:
+            found.append(
+                inspect_pb2.WorkerCosts(
+                    worker=worker.name, incarnation=worker.incarnation, pair=session.pair.id, costs=session.costs
+                )
+            )
+    return sorted(found, key=lambda item: (item.pair, item.worker, item.incarnation))
+
+
+def _cost_notices(fleet: Fleet, pair: Pair) -> list[str]:
+    """What the workers' cost tables say about trimming at all."""
+    sessions = fleet.sessions_of(pair)
+    flat = sum(session.cannot_trim for session in sessions)
+    if not flat:
+        return []
+    return [f"cannot trim: on {flat} of {len(sessions)} workers verifying less is hardly cheaper (acceptd costs)"]
 
 
 def _budget_notices(totals: types_pb2.WorkerTotals) -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
+from acceptd.cost_table import encode_cost_table
 from acceptd.errors import AcceptdError, UnsupportedVllm
 from acceptd.modes import Mode
 from vllm_client_hook import budget_device, gate
@@ -191,6 +192,7 @@ class VerificationBudget:
         self._uplink = uplink
         self._stock = manager.get_num_tokens
         self._tables: Any = None
+        self._told: CostTable | None = None
         self._explored = [0.0] * manager.num_speculative_steps
         self._forces = False
         self._step = 0
@@ -203,7 +205,7 @@ class VerificationBudget:
         self.rank_check.step(self._step, batch.confidences if batch else None)
         decision = self._try(self._choose, batch) if batch else None
         tokens = self._try(self._impose, batch, decision) if decision else None
-        if self._uplink is not None and self._step % _REPORT_STEPS == 0:
+        if self._uplink is not None and (self._step % _REPORT_STEPS == 0 or self._told is not self.policy.costs):
             self._report(self._uplink)
         return int(self._stock(num_tokens_per_req, draft_tokens) if tokens is None else tokens)
 
@@ -346,7 +348,15 @@ class VerificationBudget:
                 zero_budget_steps=totals.zero_budget_steps,
                 verification_saved_seconds=totals.saved_ms / 1e3,
                 lost_accepted=totals.lost_tokens,
+                explored_extra=totals.explored_extra,
+                explored_seconds=totals.explored_ms / 1e3,
             )
+            costs = self.policy.costs
+            if costs is not None and costs is not self._told:
+                uplink.report_costs(
+                    encode_cost_table(costs.draft_ms, costs.verify_ms, costs.notices, can_trim=costs.can_trim)
+                )
+            self._told = costs
         except Exception:
             self._uplink = None
             logger.exception("acceptd: reporting the budget failed; it is reported no longer")

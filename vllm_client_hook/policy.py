@@ -59,6 +59,7 @@ class Totals:
     """Running totals of a policy; none ever falls. Milliseconds are the cost table's.
 
     zero_budget_steps: steps in which nothing was worth verifying; what exploration verified does not count.
+    explored: slots that were drawn; explored_extra: those of them that the budget alone would have left out.
     """
 
     steps: int = 0
@@ -67,6 +68,7 @@ class Totals:
     explored: int = 0
     clamped_steps: int = 0
     zero_budget_steps: int = 0
+    explored_extra: int = 0
     saved_ms: float = 0.0
     lost_tokens: float = 0.0
     explored_ms: float = 0.0
@@ -80,6 +82,7 @@ class Totals:
         self.explored += explored
         self.clamped_steps += decision.clamped
         self.zero_budget_steps += decision.choice is not None and decision.choice.drafts == explored
+        self.explored_extra += decision.choice.extra if decision.choice else 0
         self.saved_ms += decision.saved_ms
         self.lost_tokens += decision.lost_tokens
         self.explored_ms += decision.explored_ms

@@ -49,6 +49,7 @@ class _Stream:
     ended: bool = False
     renew: bool = False  # ended by us, to come back at once as another pair
     drain_after: float | None = None
+    costs: types_pb2.CostTable | None = None  # that the service was told on this stream
 
 
 class Uplink:
@@ -86,6 +87,7 @@ class Uplink:
         self._random = random or random_module.Random()  # noqa: S311 (not a secret)
         self._log = log or logging.getLogger("acceptd.uplink")
         self._pid = 0
+        self._costs: types_pb2.CostTable | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -143,6 +145,12 @@ class Uplink:
     def report(self, **totals: float) -> None:
         """Running totals for WorkerReport, by the field names of `WorkerTotals`; sent every few seconds."""
         self._totals = self._totals | totals
+
+    def report_costs(self, costs: types_pb2.CostTable) -> None:
+        """The worker's cost table, sent once on each stream; the message is not to be changed afterwards."""
+        self._costs = costs
+        self._report_due = 0.0
+        self._wake.set()
 
     def latest(self) -> Received | None:
         """The newest push, None if there was none yet."""
@@ -384,13 +392,13 @@ class Uplink:
                 return estimator_pb2.StreamRequest(batch=batch), 0.0
             if now >= self._report_due:
                 self._report_due = now + self._settings.report_interval
-                return estimator_pb2.StreamRequest(report=self._report()), 0.0
+                return estimator_pb2.StreamRequest(report=self._report(stream)), 0.0
             due = [self._report_due, self._paused_until if now < self._paused_until else None]
             if self._outbound.in_flight < self._outbound.limits.max_in_flight:
                 due.append(self._outbound.deadline())
             return None, max(min(at for at in due if at is not None) - now, _TICK)
 
-    def _report(self) -> estimator_pb2.WorkerReport:
+    def _report(self, stream: _Stream) -> estimator_pb2.WorkerReport:
         exclusions = [
             types_pb2.ExclusionCount(reason=reason, blocks=blocks)  # type: ignore[arg-type]
             for reason, blocks in sorted(self._outbound.exclusions.items())
@@ -399,7 +407,12 @@ class Uplink:
         totals = types_pb2.WorkerTotals(exclusions=exclusions)
         for name, value in self._totals.items():
             setattr(totals, name, value)
-        return estimator_pb2.WorkerReport(totals=totals, mode=int(latest.mode) if latest else 0)  # type: ignore[arg-type]
+        report = estimator_pb2.WorkerReport(totals=totals, mode=int(latest.mode) if latest else 0)  # type: ignore[arg-type]
+        costs = self._costs
+        if costs is not None and costs is not stream.costs:
+            report.costs.CopyFrom(costs)
+            stream.costs = costs
+        return report
 
     def _hello(self) -> estimator_pb2.Hello:
         hello = estimator_pb2.Hello(

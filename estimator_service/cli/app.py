@@ -13,7 +13,7 @@ from acceptd.errors import AcceptdError
 #: Modules of this package, each with a `register(app)` that adds its commands, by the heading `--help` puts them under.
 COMMANDS = {
     "Service": ("serve", "demo", "store", "token"),
-    "Look": ("pairs", "watch", "history", "workers", "audit", "doctor"),
+    "Look": ("pairs", "watch", "history", "workers", "costs", "audit", "doctor"),
     "Operate": ("pin", "mode", "transfer"),
     "Recordings": ("lab", "simulate"),
     "Other": ("version",),

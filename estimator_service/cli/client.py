@@ -81,6 +81,12 @@ class InspectClient:
         answer: inspect_pb2.ListWorkersResponse = self._call(self._stub.ListWorkers, request)
         return answer
 
+    def costs(self, pair: str, worker: str) -> inspect_pb2.GetCostsResponse:
+        """Cost tables of workers of one pair, or of all ("")."""
+        request = inspect_pb2.GetCostsRequest(pair=pair, worker=worker)
+        answer: inspect_pb2.GetCostsResponse = self._call(self._stub.GetCosts, request)
+        return answer
+
     def pin(self, pair: str, version: types_pb2.Version) -> inspect_pb2.PinPairResponse:
         """Keeps an earlier version's coefficients in force."""
         request = inspect_pb2.PinPairRequest(pair=pair, version=version)

@@ -143,7 +143,8 @@ def _verification(state: inspect_pb2.PairState) -> str:
     return (
         f"{count(totals.verified)} of {count(totals.scheduled)} drafted tokens verified "
         f"({share(totals.verified, totals.scheduled)}), {count(totals.accepted)} accepted, "
-        f"{count(totals.explored)} explored, {count(totals.clamped_steps)} steps clamped"
+        f"{count(totals.explored)} explored ({count(totals.explored_extra)} beyond the budget), "
+        f"{count(totals.clamped_steps)} steps clamped"
     )
 
 

@@ -47,6 +47,12 @@ MAX_WORKER_BYTES: Final = 128
 MAX_WORKLOAD_BYTES: Final = 64
 MAX_NAME_BYTES: Final = 256
 
+#: Points of one curve of a worker's cost table, and notices beside it with their bytes. The service keeps one table a
+#: stream, about 12 bytes a point.
+MAX_COST_POINTS: Final = 512
+MAX_COST_NOTICES: Final = 16
+MAX_NOTICE_BYTES: Final = 256
+
 #: Default slope and intercept before any fit: the medians that vLLM's authors fitted online over five production
 #: pairs (vLLM, spec_decode/acceptance_estimator.py), and what every prior shrinks towards in the end.
 PRIOR_SLOPE: Final = 0.5

@@ -126,6 +126,7 @@ async def test_each_role_may_do_what_is_its_own_and_nothing_else(start, connect,
         stub.GetPair: inspect_pb2.GetPairRequest(pair=KEY.id),
         stub.GetHistory: inspect_pb2.GetHistoryRequest(pair=KEY.id),
         stub.ListWorkers: inspect_pb2.ListWorkersRequest(),
+        stub.GetCosts: inspect_pb2.GetCostsRequest(),
         stub.ExportPair: inspect_pb2.ExportPairRequest(pair=KEY.id),
         stub.ListAudit: inspect_pb2.ListAuditRequest(),
     }

@@ -13,6 +13,7 @@ import pytest
 
 from acceptd import codec
 from acceptd.codec import Observations
+from acceptd.cost_table import encode_cost_table
 from acceptd.types import PairKey, Version, prior
 from acceptd.v1 import estimator_pb2, types_pb2
 from vllm_client_hook.backoff import BackoffSettings
@@ -415,6 +416,26 @@ def test_new_weights_are_another_pair_and_old_rows_stay_out_of_it(service, conne
     assert not hello.HasField("version")
     assert [len(batch.accepted) for batch in service.connections[-1].batches] == [4]
     assert uplink.stats()["stale_generation"] == 3
+
+
+def test_a_cost_table_is_sent_once_a_stream_and_when_it_is_another(service, connect):
+    table = encode_cost_table(np.arange(3.0), 1 + np.arange(4.0), (), can_trim=True)
+    other = encode_cost_table(np.arange(3.0), 2 + np.arange(4.0), (), can_trim=True)
+    uplink = connect()
+    uplink.report_costs(table)
+    uplink.start()
+
+    def sent(stream):
+        return [report.costs for report in service.connections[stream].reports if report.HasField("costs")]
+
+    eventually(lambda: service.connections and len(service.connections[0].reports) >= 3)
+    assert sent(0) == [table]
+    uplink.report_costs(other)
+    eventually(lambda: len(sent(0)) == 2)
+    assert sent(0) == [table, other]
+    service.send(Refusal(grpc.StatusCode.UNAVAILABLE, "another stream"))
+    eventually(lambda: len(service.connections) == 2 and len(service.connections[1].reports) >= 2)
+    assert sent(1) == [other]
 
 
 def test_reports_carry_running_totals(service, connect):

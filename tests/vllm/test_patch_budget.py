@@ -9,10 +9,12 @@ from fakes import FakeUplink, on_each_rank
 from managers import Batch, manager_of, random_table
 from vllm.v1.worker.gpu.spec_decode import adaptive_verification
 
+from acceptd.cost_table import milliseconds_at
 from acceptd.errors import UnsupportedVllm
 from acceptd.modes import Mode
 from acceptd.types import Version
 from vllm_client_hook import patch_budget
+from vllm_client_hook.costs import CostTable
 from vllm_client_hook.estimator import AcceptanceEstimator
 from vllm_client_hook.ranks import SingleRank
 from vllm_client_hook.streams import HostStreams
@@ -132,21 +134,46 @@ def test_a_failure_falls_back_to_vllms_own_and_is_told():
     assert "TypeError" in budget.status()["failed"]
 
 
-def test_totals_reach_the_uplink():
-    class Uplink(FakeUplink):
-        def report(self, **totals):
-            self.totals = totals
+class ReportingUplink(FakeUplink):
+    """Keeps what the budget reports."""
 
+    def report(self, **totals):
+        self.totals = totals
+
+    def report_costs(self, costs):
+        self.costs = [*getattr(self, "costs", ()), costs]
+
+
+def test_totals_reach_the_uplink():
     rng = np.random.default_rng(4)
     batch = Batch(rng, 16, K)
-    manager = manager_of(batch, random_table(rng, 16, K), 10**6)
-    uplink = Uplink()
-    attached(manager, uplink=uplink, **SERVED)
+    batch.confidences *= 0.6
+    manager = manager_of(batch, CostTable(np.full(17, 0.5), 1.0 + 0.05 * np.arange(800)), 10**6)
+    uplink = ReportingUplink()
+    attached(manager, uplink=uplink, exploration_rate=0.2, **SERVED)
     for _ in range(64):
         manager.get_num_tokens(batch.tokens, batch.drafts)
     assert uplink.totals["steps"] == 64
     assert uplink.totals["scheduled"] == 64 * int(batch.scheduled.sum())
     assert uplink.totals["verification_saved_seconds"] > 0
+    assert uplink.totals["explored_extra"] > 0
+    assert 0 < uplink.totals["explored_seconds"] < uplink.totals["verification_saved_seconds"]
+
+
+def test_a_cost_table_reaches_the_uplink_once_and_again_when_it_is_another():
+    batch = Batch(np.random.default_rng(4), 16, K)
+    manager = manager_of(batch, random_table(np.random.default_rng(4), 16, K), 10**6)
+    uplink = ReportingUplink()
+    budget = attached(manager, uplink=uplink, **SERVED)
+    for _ in range(130):
+        manager.get_num_tokens(batch.tokens, batch.drafts)
+    assert len(uplink.costs) == 1
+    verify_ms = manager.cost_tables[1]
+    assert [milliseconds_at(uplink.costs[0].verify, size) for size in range(len(verify_ms))] == pytest.approx(verify_ms)
+    manager.cost_tables = (manager.cost_tables[0], verify_ms + 1.0)
+    manager.get_num_tokens(batch.tokens, batch.drafts)
+    assert len(uplink.costs) == 2
+    assert budget.failed == ""
 
 
 def last_bit_off(confidences):
@@ -269,11 +296,6 @@ def two_ranks(breaks, steps=40):
         return taken, budget.status()
 
     return on_each_rank(2, body)
-
-
-class ReportingUplink(FakeUplink):
-    def report(self, **totals):
-        self.totals = totals
 
 
 @pytest.mark.parametrize("part", ["choose", "cost", "draw", "write_explored", "batch"])

@@ -179,12 +179,14 @@ class UpdateStatus(_message.Message):
     def __init__(self, nonce: _Optional[int] = ..., version: _Optional[_Union[_types_pb2.Version, _Mapping]] = ..., rejected: _Optional[str] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
-    __slots__ = ("totals", "mode")
+    __slots__ = ("totals", "mode", "costs")
     TOTALS_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
+    COSTS_FIELD_NUMBER: _ClassVar[int]
     totals: _types_pb2.WorkerTotals
     mode: _types_pb2.Mode
-    def __init__(self, totals: _Optional[_Union[_types_pb2.WorkerTotals, _Mapping]] = ..., mode: _Optional[_Union[_types_pb2.Mode, str]] = ...) -> None: ...
+    costs: _types_pb2.CostTable
+    def __init__(self, totals: _Optional[_Union[_types_pb2.WorkerTotals, _Mapping]] = ..., mode: _Optional[_Union[_types_pb2.Mode, str]] = ..., costs: _Optional[_Union[_types_pb2.CostTable, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("version",)

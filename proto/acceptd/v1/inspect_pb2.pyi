@@ -403,6 +403,34 @@ class ListWorkersResponse(_message.Message):
     workers: _containers.RepeatedCompositeFieldContainer[WorkerState]
     def __init__(self, workers: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ...) -> None: ...
 
+class GetCostsRequest(_message.Message):
+    __slots__ = ("pair", "worker")
+    PAIR_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    pair: str
+    worker: str
+    def __init__(self, pair: _Optional[str] = ..., worker: _Optional[str] = ...) -> None: ...
+
+class GetCostsResponse(_message.Message):
+    __slots__ = ("workers", "omitted")
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    OMITTED_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerCosts]
+    omitted: int
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerCosts, _Mapping]]] = ..., omitted: _Optional[int] = ...) -> None: ...
+
+class WorkerCosts(_message.Message):
+    __slots__ = ("worker", "incarnation", "pair", "costs")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PAIR_FIELD_NUMBER: _ClassVar[int]
+    COSTS_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    incarnation: int
+    pair: str
+    costs: _types_pb2.CostTable
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., pair: _Optional[str] = ..., costs: _Optional[_Union[_types_pb2.CostTable, _Mapping]] = ...) -> None: ...
+
 class WorkerState(_message.Message):
     __slots__ = ("worker", "incarnation", "pair", "workload", "peer", "connected_at_seconds", "connected", "version_applied", "blocks", "last_sequence", "quarantined", "last_rejected_update", "capabilities", "mode", "hook_version", "vllm_version")
     WORKER_FIELD_NUMBER: _ClassVar[int]

@@ -41,6 +41,11 @@ class InspectStub(object):
                 request_serializer=acceptd_dot_v1_dot_inspect__pb2.ListWorkersRequest.SerializeToString,
                 response_deserializer=acceptd_dot_v1_dot_inspect__pb2.ListWorkersResponse.FromString,
                 )
+        self.GetCosts = channel.unary_unary(
+                '/acceptd.v1.Inspect/GetCosts',
+                request_serializer=acceptd_dot_v1_dot_inspect__pb2.GetCostsRequest.SerializeToString,
+                response_deserializer=acceptd_dot_v1_dot_inspect__pb2.GetCostsResponse.FromString,
+                )
         self.TapPair = channel.unary_stream(
                 '/acceptd.v1.Inspect/TapPair',
                 request_serializer=acceptd_dot_v1_dot_inspect__pb2.TapPairRequest.SerializeToString,
@@ -120,6 +125,13 @@ class InspectServicer(object):
 
     def ListWorkers(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetCosts(self, request, context):
+        """What steps take on the connected workers.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -220,6 +232,11 @@ def add_InspectServicer_to_server(servicer, server):
                     servicer.ListWorkers,
                     request_deserializer=acceptd_dot_v1_dot_inspect__pb2.ListWorkersRequest.FromString,
                     response_serializer=acceptd_dot_v1_dot_inspect__pb2.ListWorkersResponse.SerializeToString,
+            ),
+            'GetCosts': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCosts,
+                    request_deserializer=acceptd_dot_v1_dot_inspect__pb2.GetCostsRequest.FromString,
+                    response_serializer=acceptd_dot_v1_dot_inspect__pb2.GetCostsResponse.SerializeToString,
             ),
             'TapPair': grpc.unary_stream_rpc_method_handler(
                     servicer.TapPair,
@@ -360,6 +377,23 @@ class Inspect(object):
         return grpc.experimental.unary_unary(request, target, '/acceptd.v1.Inspect/ListWorkers',
             acceptd_dot_v1_dot_inspect__pb2.ListWorkersRequest.SerializeToString,
             acceptd_dot_v1_dot_inspect__pb2.ListWorkersResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def GetCosts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/acceptd.v1.Inspect/GetCosts',
+            acceptd_dot_v1_dot_inspect__pb2.GetCostsRequest.SerializeToString,
+            acceptd_dot_v1_dot_inspect__pb2.GetCostsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -111,7 +111,7 @@ class Coefficients(_message.Message):
     def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., line: _Optional[_Union[SegmentCoefficients, _Mapping]] = ..., knots: _Optional[_Iterable[float]] = ..., segments: _Optional[_Iterable[_Union[SegmentCoefficients, _Mapping]]] = ..., evidence: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class WorkerTotals(_message.Message):
-    __slots__ = ("steps", "scheduled", "verified", "accepted", "explored", "clamped_steps", "zero_budget_steps", "verification_saved_seconds", "lost_accepted", "exclusions")
+    __slots__ = ("steps", "scheduled", "verified", "accepted", "explored", "clamped_steps", "zero_budget_steps", "verification_saved_seconds", "lost_accepted", "exclusions", "explored_extra", "explored_seconds")
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULED_FIELD_NUMBER: _ClassVar[int]
     VERIFIED_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +122,8 @@ class WorkerTotals(_message.Message):
     VERIFICATION_SAVED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LOST_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     EXCLUSIONS_FIELD_NUMBER: _ClassVar[int]
+    EXPLORED_EXTRA_FIELD_NUMBER: _ClassVar[int]
+    EXPLORED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     steps: int
     scheduled: int
     verified: int
@@ -132,7 +134,29 @@ class WorkerTotals(_message.Message):
     verification_saved_seconds: float
     lost_accepted: float
     exclusions: _containers.RepeatedCompositeFieldContainer[ExclusionCount]
-    def __init__(self, steps: _Optional[int] = ..., scheduled: _Optional[int] = ..., verified: _Optional[int] = ..., accepted: _Optional[int] = ..., explored: _Optional[int] = ..., clamped_steps: _Optional[int] = ..., zero_budget_steps: _Optional[int] = ..., verification_saved_seconds: _Optional[float] = ..., lost_accepted: _Optional[float] = ..., exclusions: _Optional[_Iterable[_Union[ExclusionCount, _Mapping]]] = ...) -> None: ...
+    explored_extra: int
+    explored_seconds: float
+    def __init__(self, steps: _Optional[int] = ..., scheduled: _Optional[int] = ..., verified: _Optional[int] = ..., accepted: _Optional[int] = ..., explored: _Optional[int] = ..., clamped_steps: _Optional[int] = ..., zero_budget_steps: _Optional[int] = ..., verification_saved_seconds: _Optional[float] = ..., lost_accepted: _Optional[float] = ..., exclusions: _Optional[_Iterable[_Union[ExclusionCount, _Mapping]]] = ..., explored_extra: _Optional[int] = ..., explored_seconds: _Optional[float] = ...) -> None: ...
+
+class CostTable(_message.Message):
+    __slots__ = ("draft", "verify", "notices", "can_trim")
+    DRAFT_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_FIELD_NUMBER: _ClassVar[int]
+    NOTICES_FIELD_NUMBER: _ClassVar[int]
+    CAN_TRIM_FIELD_NUMBER: _ClassVar[int]
+    draft: CostCurve
+    verify: CostCurve
+    notices: _containers.RepeatedScalarFieldContainer[str]
+    can_trim: bool
+    def __init__(self, draft: _Optional[_Union[CostCurve, _Mapping]] = ..., verify: _Optional[_Union[CostCurve, _Mapping]] = ..., notices: _Optional[_Iterable[str]] = ..., can_trim: bool = ...) -> None: ...
+
+class CostCurve(_message.Message):
+    __slots__ = ("sizes", "milliseconds")
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    milliseconds: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, sizes: _Optional[_Iterable[int]] = ..., milliseconds: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ExclusionCount(_message.Message):
     __slots__ = ("reason", "blocks")
