@@ -151,7 +151,11 @@ class MetricsHttp:
             self._gate.refused(refusal, path, peer)
             status = 401 if isinstance(refusal, NoIdentity) else 403
             # Browsers ask for a password then: the token is the password, of any user.
-            ask = (("WWW-Authenticate", 'Bearer, Basic realm="acceptd: any user, a reader\'s token as password"'),)
+            # One header each, as Chromium reads no list.
+            ask = (
+                ("WWW-Authenticate", 'Basic realm="acceptd: any user, a reader\'s token as password"'),
+                ("WWW-Authenticate", "Bearer"),
+            )
             return Answer(status, f"{refusal}\n".encode(), headers=ask)
         return None
 

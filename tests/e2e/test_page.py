@@ -6,12 +6,13 @@ import queue
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import grpc
 import pytest
 from browser import chromium
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
-from running import Service, serving
+from running import Service, acceptd, serving
 
 from acceptd.codec import encode_pair_key
 from acceptd.types import PairKey
@@ -192,4 +193,23 @@ def test_it_says_when_the_service_is_gone(browser: Browser) -> None:
         expect(page.get_by_text("No worker has connected yet.")).to_be_visible()
         running.terminate()
         expect(page.get_by_role("status")).to_contain_text("no answer since")
+        context.close()
+
+
+def test_behind_a_token_it_follows_as_well(browser: Browser, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    token = acceptd("token", "new", "--name", "ana", "--role", "reader", "--tokens", str(tokens)).out.strip()
+    with serving("--metrics-listen", "127.0.0.1:0", "--metrics-auth", "--tokens", str(tokens)) as running:
+        base = f"http://{running.metrics_address}/"
+        stranger = browser.new_context()
+        assert stranger.request.get(f"{base}api/state").status == 401
+        stranger.close()
+        context = browser.new_context(http_credentials={"username": "ana", "password": token})
+        page = context.new_page()
+        answered: list[int] = []
+        page.on("response", lambda response: answered.append(response.status) if "/api/state" in response.url else None)
+        page.goto(base)
+        expect(page.get_by_text("No worker has connected yet.")).to_be_visible()
+        expect(page.get_by_role("status")).to_have_text("live")
+        assert set(answered) == {200}
         context.close()
