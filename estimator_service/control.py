@@ -16,7 +16,7 @@ from acceptd.modes import Mode
 from acceptd.types import Version
 from estimator_service.act import Act, situation
 from estimator_service.pair import MAX_RECENT, Pair
-from estimator_service.pair_export import make_export, read_export
+from estimator_service.pair_export import make_export, open_export, try_out
 
 if TYPE_CHECKING:
     from acceptd.v1 import inspect_pb2
@@ -116,16 +116,17 @@ class Control:
         Raises WireError for what is no whole export, NotPossible if the pair is known and not to be replaced, Busy if
         no pair fits any more.
         """
-        content = read_export(export)
+        header = open_export(export)
         key = decode_pair_key(export.key)
         coefficients = decode_coefficients(export.coefficients, key.num_speculative_tokens)
         pair = self._fleet.pairs.get(key.id)
         if pair is not None and not replace_known:
             raise NotPossible(f"{key.id} is known already; accepted: an import that replaces it")
+        try_out(Pair(key, self._fleet.settings, self._fleet.clock, self._fleet.epoch), header, export.window)
         before = situation(pair) if pair is not None else {}
         if pair is None:
             pair = self._fleet.begin(key)
-        publication = pair.take_over(content.header, content.window, coefficients)
+        publication = pair.take_over(header, export.window, coefficients)
         return await self._done(pair, "import", by, before, publication)
 
     async def _pin(self, pair: Pair, publication: Publication, action: str, by: By) -> Done:

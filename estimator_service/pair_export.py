@@ -5,27 +5,25 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 import acceptd
-from acceptd.codec import decode_pair_key, encode_coefficients, encode_pair_key
-from acceptd.errors import AcceptdError, WireError
+from acceptd.codec import UNKNOWN_SEGMENT, Observations, encode_coefficients, encode_pair_key
+from acceptd.errors import WireError
 from acceptd.v1 import inspect_pb2
-from estimator_service.counters import Counters
-from estimator_service.fit.model import PairModel
+from acceptd.v1.estimator_pb2 import RejectReason
+from acceptd.v1.types_pb2 import ExclusionReason
+from estimator_service.state import drift_entry
 
 if TYPE_CHECKING:
     from estimator_service.pair import Pair
 
-
-@dataclass(frozen=True)
-class Content:
-    """header, window: as `Pair.restore` takes them."""
-
-    header: dict[str, Any]
-    window: bytes
+#: Largest exact count that is believed: far above any, and far below where adding to it overflows.
+_MAX_COUNT: Final = 2**60
+_EXCLUSIONS: Final = frozenset(ExclusionReason.values())
+_REJECTS: Final = frozenset(RejectReason.values())
 
 
 def make_export(pair: Pair, wall: float) -> inspect_pb2.PairExport:
@@ -44,32 +42,55 @@ def make_export(pair: Pair, wall: float) -> inspect_pb2.PairExport:
     return export
 
 
-def read_export(export: inspect_pb2.PairExport) -> Content:
-    """What it holds, once it has been tried: a trial round must close on it. Raises WireError."""
+def open_export(export: inspect_pb2.PairExport) -> dict[str, Any]:
+    """Its header, if its checksum holds. Raises WireError."""
     if not hmac.compare_digest(export.checksum, _checksum(export)):
         raise WireError("the export is damaged: its checksum does not hold", field="checksum")
     try:
-        k = decode_pair_key(export.key).num_speculative_tokens
         header = json.loads(export.header)
-        counters = Counters.from_json(header["counters"])
-        if counters.observations.shape != (k,) or counters.acceptances.shape != (k,):
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"the export's header is no JSON: {error}", field="header") from None
+    if not isinstance(header, dict):
+        raise WireError("the export's header is no JSON object", field="header")
+    return header
+
+
+def try_out(pair: Pair, header: dict[str, Any], window: bytes) -> None:
+    """Has a pair that is of no use otherwise continue from an export: a batch, a round, a snapshot must work.
+
+    Raises WireError: anyone can make the checksum of what they forged.
+    """
+    k = pair.num_positions
+    try:
+        pair.restore(header, window)
+        counters = pair.counters
+        exact = [*counters.observations.tolist(), *counters.acceptances.tolist()]
+        exact += [counters.blocks, counters.rows_rejected, pair.refits_done, *pair.refits_held.values()]
+        exact += [*counters.exclusions.values(), *counters.rejects.values()]
+        if len(counters.observations) != k or len(counters.acceptances) != k:
             raise ValueError(f"counters are not of K = {k}")
-        if not (isinstance(header["refits_done"], int) and isinstance(header["last_held"], str)):
-            raise TypeError("refits_done and last_held")
-        dict(header["refits_held"])
-        model = PairModel.from_bytes(export.window)
-        if model.num_positions != k:
-            raise ValueError(f"the window is of K = {model.num_positions}, the pair of {k}")
-        outcome = model.close_round(0.0)
-        for candidate in outcome.coefficients.values():
-            candidate.validate(k)
-        if not all(map(math.isfinite, model.statistics().ravel())):
-            raise ValueError("the window holds numbers that are not finite")
-    except AcceptdError:
-        raise
+        if not all(isinstance(n, int) and 0 <= n <= _MAX_COUNT for n in exact):
+            raise ValueError(f"a counter is not from 0 to {_MAX_COUNT}")
+        if not set(counters.exclusions) <= _EXCLUSIONS or not set(counters.rejects) <= _REJECTS:
+            raise ValueError("a reason is not known")
+        if not (isinstance(pair.last_held, str) and all(isinstance(name, str) for name in pair.refits_held)):
+            raise TypeError("what was held is not named")
+        pair.apply(_one_row(), (), None, "", "")
+        decision = pair.close_round()
+        if decision.publication is not None:
+            decision.publication.pooled.validate(k)
+        for event in pair.drift_log.newest_first():
+            drift_entry(event)
+        json.dumps(pair.state()[0])
     except Exception as error:  # whatever wrong content makes the model do
-        raise WireError(f"the export cannot be read: {error!r:.200}", field="window") from error
-    return Content(header, export.window)
+        raise WireError(f"the export cannot be used: {error!r:.200}", field="window") from error
+
+
+def _one_row() -> Observations:
+    """One block of one observation."""
+    zero, one = np.zeros(1, np.uint8), np.ones(1, np.uint8)
+    features, propensities = np.zeros(1, np.float32), np.zeros(1, np.float32)
+    return Observations(zero, one, features, np.full(1, UNKNOWN_SEGMENT, np.uint8), zero, propensities)
 
 
 def _checksum(export: inspect_pb2.PairExport) -> bytes:
