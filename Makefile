@@ -14,7 +14,7 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 VLLM_STAMP := $(VLLM_VENV)/.installed-acceptd
 
-.PHONY: help setup demo test test-vllm chaos fuzz check bench proto docs docs-site screenshots lock audit-dependencies protobuf-range clean
+.PHONY: help setup demo test test-vllm chaos fuzz load check bench proto docs docs-site screenshots lock audit-dependencies protobuf-range clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -52,6 +52,9 @@ check: $(DEV_STAMP) ## format, lint, types, import rules, proto lint, generated 
 
 bench: $(DEV_STAMP) $(VLLM_STAMP) ## every benchmark beside what it is measured against; writes benchmarks/results.json
 	@VLLM_VENV=$(abspath $(VLLM_VENV)) $(BIN)/python -m benchmarks
+
+load: $(DEV_STAMP) ## up to 1,000 connected workers, a tenth of them flapping: latency, memory, and what is held back
+	@$(BIN)/python -m benchmarks.load $(ARGS)
 
 proto: $(DEV_STAMP) ## generates the Python of proto/acceptd/v1 anew
 	$(BIN)/python tools/generate_proto.py

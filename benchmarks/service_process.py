@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import grpc
 
 from acceptd.types import SegmentCoefficients
+from acceptd.v1.estimator_pb2 import UpdateStatus
 from estimator_service.config import load_settings
 from estimator_service.server import Server
+from estimator_service.session import Session
 
 ECHO = "/benchmark.Echo/Echo"
 
@@ -28,6 +31,17 @@ class Service:
     address: str
     echo_address: str
     control: Connection
+    pid: int
+
+    def acks(self) -> list[float]:
+        """Seconds from the latest publication to each acknowledgement that has come since this was last asked."""
+        self.control.send("acks")
+        return list(self.control.recv())
+
+    def resident(self) -> int:
+        """Bytes of the service in memory."""
+        pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def publish(self) -> float:
         """Publishes the only pair's coefficients with another slope. Returns when, as `time.perf_counter`."""
@@ -49,7 +63,7 @@ def service(core: int, **settings: Any) -> Iterator[Service]:
     process.start()
     address, echo_address = ours.recv()
     try:
-        yield Service(address, echo_address, ours)
+        yield Service(address, echo_address, ours, process.pid or 0)
     finally:
         ours.send("stop")
         process.join(10)
@@ -79,11 +93,37 @@ async def _serve(control: Connection, settings: dict[str, Any]) -> None:
     port = echo.add_insecure_port("127.0.0.1:0")
     await echo.start()
     async with await Server.start(loaded) as server:
+        acks = _note_acks(server)
         control.send((server.address, f"127.0.0.1:{port}"))
         loop = asyncio.get_running_loop()
         while (command := await loop.run_in_executor(None, control.recv)) != "stop":
-            control.send(_publish(server) if command == "publish" else time.process_time())
+            if command == "acks":
+                control.send(acks[:])
+                acks.clear()
+            else:
+                control.send(_publish(server) if command == "publish" else time.process_time())
     await echo.stop(0)
+
+
+def _note_acks(server: Server) -> list[float]:
+    """Seconds from the latest publication to each acknowledgement from now on."""
+    acks: list[float] = []
+    published = [time.perf_counter()]
+    publish, judged = server.fleet.board.publish, Session._update_status
+
+    def note_publish(topic: str, value: Any) -> None:
+        published[0] = time.perf_counter()
+        publish(topic, value)
+
+    def note_ack(session: Session, status: UpdateStatus) -> None:
+        # The first of a stream is what Welcome brought, whenever that was published.
+        if status.nonce > 1:
+            acks.append(time.perf_counter() - published[0])
+        judged(session, status)
+
+    server.fleet.board.publish = note_publish  # type: ignore[method-assign]
+    Session._update_status = note_ack  # type: ignore[method-assign]
+    return acks
 
 
 async def _echo(requests: Any, context: Any) -> Any:
