@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from acceptd.codec import decode_version
 from acceptd.errors import TooLarge
 from acceptd.v1 import inspect_pb2
 from estimator_service.control import Control
@@ -28,6 +29,8 @@ _QUIET_SECONDS = 5.0
 _DEFAULT_HISTORY, _MAX_HISTORY = 100, 10_000
 #: Cost tables in one answer: about 20 kB each at most.
 _MAX_COSTS = 64
+#: Versions in one answer: up to 6 kB each where K = 64. Raising it holds up others for longer, and must fit a message.
+_HISTORY_PAGE = 200
 #: Candidates named in an error.
 _MAX_CANDIDATES = 8
 
@@ -83,12 +86,14 @@ class InspectServicer(ControlMethods):
     async def GetHistory(
         self, request: inspect_pb2.GetHistoryRequest, context: Context
     ) -> inspect_pb2.GetHistoryResponse:
-        """Published versions, newest first."""
+        """Published versions, newest first, a page at a time."""
         pair = await self._find(request.pair, context)
         if request.limit > _MAX_HISTORY:
             message = f"limit is {request.limit}; accepted: 0 to {_MAX_HISTORY}"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
-        publications = await self._fleet.ledger.history(pair, request.limit or _DEFAULT_HISTORY)
+        limit = min(request.limit or _DEFAULT_HISTORY, _HISTORY_PAGE)
+        before = decode_version(request.before) if request.HasField("before") else None
+        publications = await self._fleet.ledger.history(pair, limit, before)
         return inspect_pb2.GetHistoryResponse(entries=[history_entry(publication) for publication in publications])
 
     async def ListWorkers(

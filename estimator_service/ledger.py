@@ -22,6 +22,7 @@ import sqlite3
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
+from acceptd.types import Version
 from estimator_service.account import Account, history_record, pair_record
 from estimator_service.publication import Publication
 from estimator_service.records import (
@@ -36,10 +37,9 @@ from estimator_service.store_recovery import last_good_path
 from estimator_service.worker import Roster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container, Iterable
     from pathlib import Path
 
-    from acceptd.types import Version
     from acceptd.v1 import estimator_pb2
     from estimator_service.act import Act
     from estimator_service.clock import Clock
@@ -194,21 +194,25 @@ class Ledger:
         while self.committed < mine and self.trouble is None:
             await self._progress.wait()
 
-    async def history(self, pair: Pair, limit: int) -> list[Publication]:
-        """Publications of a pair, newest first, at most `limit`: from the store, or what memory has of them."""
-        recent = pair.recent()[:limit]
-        if len(recent) == limit or self._writer is None or self.trouble is not None:
-            return recent
-        try:
-            records = await asyncio.wrap_future(self._writer.call(lambda store: store.history(pair.id, limit)))
-        except sqlite3.Error:
-            return recent
-        # What was published since the latest commit is in memory only.
-        found = {item.version: item for item in recent}
-        for record in records:
-            publication = self._publication(record)
-            found.setdefault(publication.version, publication)
+    async def history(self, pair: Pair, limit: int, before: Version | None = None) -> list[Publication]:
+        """Publications of a pair, newest first, at most `limit`, that sort before `before` (None: from the newest on).
+
+        From the store, or what memory has of them.
+        """
+        found = {item.version: item for item in pair.recent() if before is None or item.version < before}
+        if len(found) < limit and self._writer is not None and self.trouble is None:
+            with contextlib.suppress(sqlite3.Error, OverflowError):
+                # Read and parsed in the writer's thread: the loop answers workers meanwhile. What was published since
+                # the latest commit is in memory only.
+                found |= await asyncio.wrap_future(
+                    self._writer.call(lambda store: self._read(store.history(pair.id, limit, before), found))
+                )
         return [found[version] for version in sorted(found, reverse=True)][:limit]
+
+    def _read(self, records: Iterable[HistoryRecord], known: Container[Version]) -> dict[Version, Publication]:
+        """Records as publications, without those that are known."""
+        versions = ((Version(record.epoch, record.counter), record) for record in records)
+        return {version: self._publication(record) for version, record in versions if version not in known}
 
     async def course(self, pair: Pair, points: int) -> list[Publication]:
         """All of a pair's history thinned to at most `points` publications, oldest first, the newest among them."""

@@ -11,6 +11,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Final, Literal
 
+from acceptd.types import Version
 from estimator_service.records import (
     AuditRecord,
     EpochRecord,
@@ -33,6 +34,8 @@ _SNAPSHOTS: Final = 2
 _AUDIT_ENTRIES: Final = 100_000
 #: Bytes the write-ahead log may keep after a checkpoint. Raising it saves little and holds disk.
 _WAL_BYTES: Final = 64 * 1024 * 1024
+#: Largest integer that a column holds.
+_MAX_INTEGER: Final = 2**63 - 1
 #: A statement waits this long for a reader's lock (a backup by hand), seconds.
 _BUSY_SECONDS: Final = 2.0
 
@@ -133,10 +136,15 @@ class Store:
             PairRecord(*row) for row in self._execute("SELECT id, key, first_seen FROM pairs ORDER BY first_seen, id")
         ]
 
-    def history(self, pair: str, limit: int) -> list[HistoryRecord]:
-        """Published versions, newest first, at most `limit`."""
-        query = "SELECT * FROM history WHERE pair = ? ORDER BY epoch DESC, counter DESC LIMIT ?"
-        return [HistoryRecord(*row) for row in self._execute(query, (pair, limit))]
+    def history(self, pair: str, limit: int, before: Version | None = None) -> list[HistoryRecord]:
+        """Published versions, newest first, at most `limit`, that sort before `before` (None: from the newest on)."""
+        epoch, counter = (before.epoch, before.counter) if before else (_MAX_INTEGER, _MAX_INTEGER)
+        query = (
+            "SELECT * FROM history WHERE pair = ? AND (epoch, counter) < (?, ?)"
+            " ORDER BY epoch DESC, counter DESC LIMIT ?"
+        )
+        values = pair, min(epoch, _MAX_INTEGER), min(counter, _MAX_INTEGER), limit
+        return [HistoryRecord(*row) for row in self._execute(query, values)]
 
     def course(self, pair: str, points: int) -> list[HistoryRecord]:
         """Every so-many-th version, newest first, so that at most `points` cover all that is kept."""

@@ -70,10 +70,17 @@ class InspectClient:
             call.cancel()
 
     def history(self, pair: str, limit: int) -> inspect_pb2.GetHistoryResponse:
-        """Published versions, newest first, at most `limit`."""
+        """Published versions, newest first, at most `limit`: as many answers as that takes, in one."""
+        found = inspect_pb2.GetHistoryResponse()
         request = inspect_pb2.GetHistoryRequest(pair=pair, limit=limit)
-        answer: inspect_pb2.GetHistoryResponse = self._call(self._stub.GetHistory, request)
-        return answer
+        while request.limit:
+            answer: inspect_pb2.GetHistoryResponse = self._call(self._stub.GetHistory, request)
+            if not answer.entries:
+                break
+            found.MergeFrom(answer)
+            request.limit = limit - len(found.entries)
+            request.before.CopyFrom(answer.entries[-1].coefficients.version)
+        return found
 
     def workers(self, pair: str) -> inspect_pb2.ListWorkersResponse:
         """Workers of one pair, or of all ("")."""

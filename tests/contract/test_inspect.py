@@ -11,10 +11,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
-from raw_worker import DEADLINE, KEY, RawWorker, rows
+from raw_worker import DEADLINE, KEY, RawWorker, rows, until
 
 from acceptd.types import PairKey
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
+from estimator_service.cli.client import InspectClient
 from estimator_service.config import load_settings
 from estimator_service.server import Server
 
@@ -178,3 +179,36 @@ async def test_a_failed_start_leaves_nothing_open(tmp_path):
         await Server.start(load_settings(flags, environ={}))
     server = await Server.start(load_settings({**flags, "listen": "127.0.0.1:0"}, environ={}))
     await server.stop()
+
+
+async def test_a_history_of_any_length_fits_its_answers(start, connect, tmp_path):
+    """With K = 64, the versions that a pair keeps by default take more bytes than one message may have."""
+    key = PairKey("deep", "draft", 64)
+    settings = {"round_blocks": 20, "round_min_seconds": 0, "publish_min_change": 0, "method": "line"}
+    server = await start(store=tmp_path / "s.sqlite", history_versions=1000, commit_seconds=0.05, **settings)
+    channel = connect(server.address)
+    worker = RawWorker(channel, key=key)
+    await worker.greet()
+    sequence = 0
+    while (pair := server.fleet.pairs[key.id]).publication.version.counter < 420:
+        sequence += 1
+        await worker.batch(sequence, rows(40, sequence, 64))
+    counter = pair.publication.version.counter
+
+    async def whole():
+        return len(await asyncio.to_thread(history, server.address, key.id, 10_000)) == counter
+
+    await until(whole, "all versions can be read: the first are in the store alone")
+    stub = inspect_pb2_grpc.InspectStub(channel)
+    first = await stub.GetHistory(inspect_pb2.GetHistoryRequest(pair=key.id, limit=10_000))
+    assert len(first.entries) == 200
+    found = await asyncio.to_thread(history, server.address, key.id, 10_000)
+    assert [entry.coefficients.version.counter for entry in found] == list(range(counter, 0, -1))
+    assert len(await asyncio.to_thread(history, server.address, key.id, 250)) == 250
+    beyond = inspect_pb2.GetHistoryRequest(pair=key.id, before={"epoch": 2**64 - 1, "counter": 2**64 - 1}, limit=2)
+    assert (await stub.GetHistory(beyond)).entries[0] == first.entries[0]
+
+
+def history(address, pair, limit):
+    with InspectClient(address) as client:
+        return client.history(pair, limit).entries

@@ -342,12 +342,14 @@ class ReliabilityBin(_message.Message):
     def __init__(self, observations: _Optional[float] = ..., predicted: _Optional[float] = ..., observed: _Optional[float] = ...) -> None: ...
 
 class GetHistoryRequest(_message.Message):
-    __slots__ = ("pair", "limit")
+    __slots__ = ("pair", "limit", "before")
     PAIR_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
     pair: str
     limit: int
-    def __init__(self, pair: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    before: _types_pb2.Version
+    def __init__(self, pair: _Optional[str] = ..., limit: _Optional[int] = ..., before: _Optional[_Union[_types_pb2.Version, _Mapping]] = ...) -> None: ...
 
 class GetHistoryResponse(_message.Message):
     __slots__ = ("entries",)
