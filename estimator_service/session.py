@@ -15,6 +15,7 @@ from acceptd.v1 import estimator_pb2, types_pb2
 from acceptd.v1.estimator_pb2 import RejectReason
 from estimator_service.ledger import RETRY_SECONDS
 from estimator_service.outbox import Ending, Outbox
+from estimator_service.zero_budget import ZeroBudget
 
 if TYPE_CHECKING:
     from acceptd.v1.types_pb2 import Mode
@@ -45,6 +46,7 @@ class Session:
         self.connected_at = fleet.clock.wall()
         #: What its steps take, as it last said; None: nothing yet.
         self.costs: types_pb2.CostTable | None = None
+        self.zero_budget = ZeroBudget(worker.report.totals)
         self.closed = False
         #: Highest version the worker is known to hold; nothing that sorts before it is ever pushed.
         self.held = decode_version(hello.version) if hello.HasField("version") else Version()
@@ -275,6 +277,7 @@ class Session:
         if self.worker.reported or not self.worker.restored:
             self._fleet.metrics.report(self.pair.id, self.worker.report.totals, report.totals)
         self.worker.reported = True
+        self.zero_budget.add(report.totals)
         self.worker.report.CopyFrom(report)
 
     def _update_status(self, status: estimator_pb2.UpdateStatus) -> None:

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from estimator_service.pair import Pair
     from estimator_service.publication import Publication
 
-#: Steps after which, and the share of them with a budget of 0 from which on, drafting is said not to pay. A lower share
-#: says so of pairs that draft for nothing only at their busiest.
-_SETTLED_STEPS = 1000
+#: Share of the latest steps with a budget of 0 from which on drafting is said not to pay. A lower one says so of pairs
+#: that draft for nothing only at their busiest.
 _NEAR_ZERO = 0.9
 
 _SUMMED = tuple(field.name for field in types_pb2.WorkerTotals.DESCRIPTOR.fields if field.name != "exclusions")
@@ -73,7 +72,7 @@ def pair_state(fleet: Fleet, pair: Pair) -> inspect_pb2.PairState:
         ),
         mode=pair.mode,
         exploration_rate=pair.exploration_rate,
-        notices=[*(last.notices if last else ()), *_budget_notices(totals), *_cost_notices(fleet, pair)],
+        notices=[*(last.notices if last else ()), *_budget_notices(fleet, pair), *_cost_notices(fleet, pair)],
         totals=totals,
         drifts=[drift_entry(event) for event in pair.drift_log.newest_first()],
     )
@@ -185,12 +184,13 @@ def _cost_notices(fleet: Fleet, pair: Pair) -> list[str]:
     return [f"cannot trim: on {flat} of {len(sessions)} workers verifying less is hardly cheaper (acceptd costs)"]
 
 
-def _budget_notices(totals: types_pb2.WorkerTotals) -> list[str]:
-    """What the workers' budgets say about drafting at all."""
-    if totals.steps < _SETTLED_STEPS or totals.zero_budget_steps < _NEAR_ZERO * totals.steps:
+def _budget_notices(fleet: Fleet, pair: Pair) -> list[str]:
+    """What the workers' budgets of late say about drafting at all."""
+    spans = [session.zero_budget for session in fleet.sessions_of(pair)]
+    steps, zero = sum(span.steps for span in spans), sum(span.zero for span in spans)
+    if not steps or zero < _NEAR_ZERO * steps:
         return []
-    share = totals.zero_budget_steps / totals.steps
-    return [f"drafting does not pay here: in {share:.0%} of the steps no draft token was worth verifying"]
+    return [f"drafting does not pay here: in {zero / steps:.0%} of the latest steps no draft token was worth verifying"]
 
 
 def _totals(fleet: Fleet, pair: Pair) -> types_pb2.WorkerTotals:

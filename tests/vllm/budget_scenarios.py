@@ -42,11 +42,14 @@ def plain(directory: Path) -> dict[str, Any]:
     return {"tokens": engine.generate(llm, 3, 24, seed=70)}
 
 
-def budget_ranks(directory: Path, *, tensor_parallel: int = 2, length: int, switch: bool) -> dict[str, Any]:
-    """Two ranks, one of which sees other last bits; with `switch` rank 0 hears of shadow mode half-way."""
+def budget_ranks(
+    directory: Path, *, tensor_parallel: int = 2, length: int, switch: bool, times: int = 1
+) -> dict[str, Any]:
+    """Two ranks, one of which sees other last bits, `times` over; with `switch` rank 0 then hears of shadow mode."""
     os.environ["ACCEPTD_ADDRESS"] = NOWHERE
     llm = engine.start(_pair(directory), tensor_parallel=tensor_parallel)
-    engine.generate(llm, 2, length)
+    for seed in range(times):
+        engine.generate(llm, 2, length, seed=seed)
     if switch:
         llm.collective_rpc("push", args=("shadow",))
         engine.generate(llm, 2, length // 2, seed=30)

@@ -84,6 +84,28 @@ def test_two_ranks_change_on_the_same_step_with_delayed_events_on_one(slow):
     assert first[-1][1:] == (Mode.TRIM, updates / 64)
 
 
+def test_a_mode_with_the_version_in_force_reaches_both_ranks_on_one_step():
+    """What `acceptd mode` sends: the coefficients that are in force, under another nonce."""
+    uplink, same = FakeUplink(), line((1, 1), 0.6, [0.1] * K)
+
+    def body(rank, ranks):
+        worker = Worker(ranks, uplink if rank == 0 else None)
+        modes = []
+        for step in range(1, 4 * INTERVAL):
+            if rank == 0 and step in {1, 2 * INTERVAL}:
+                mode = Mode.TRIM if step == 1 else Mode.SHADOW
+                uplink.push(same, step, mode=mode, exploration_rate=0.25)
+            worker.step()
+            modes.append(worker.estimator.mode)
+        return modes, worker.estimator.apply.rejected
+
+    (first, refused), second = on_each_rank(2, body)
+    assert (first, refused) == second
+    assert refused == 0
+    assert [mode is Mode.SHADOW for mode in first] == [step >= 2 * INTERVAL + LAG for step in range(1, 4 * INTERVAL)]
+    assert [why for _, _, why in uplink.answers] == ["", ""]
+
+
 def run_alone(uplink, steps=INTERVAL + LAG, worker=None):
     worker = worker or Worker(SingleRank(), uplink)
     for _ in range(steps):
