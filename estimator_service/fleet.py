@@ -95,6 +95,11 @@ class Fleet:
         logger.info("worker %r (%016x) of %s connected from %s", *identity, pair.id, peer)
         return session
 
+    def pair_of(self, hello: estimator_pb2.Hello) -> Pair | None:
+        """The pair that this worker and incarnation streamed for before, if both are still known."""
+        worker = self.roster.find(hello.worker, hello.incarnation)
+        return self.pairs.get(worker.pair) if worker is not None else None
+
     def disconnect(self, session: Session) -> None:
         """Forgets a stream that ended. Its worker stays on the roster."""
         session.leave()

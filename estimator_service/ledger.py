@@ -271,6 +271,8 @@ class Ledger:
         entry = AuditRecord(
             self.ticket, wall, act.who, act.peer, act.action, pair.id, json.dumps(act.before), json.dumps(act.after)
         )
+        if len(self._audits) == _MAX_AUDITS:
+            logger.error("store: the audit's entry %s is lost, since nothing can be committed", self._audits[0])
         self._audits.append(entry)
         if self._writer is None:
             return "the service is stopping"

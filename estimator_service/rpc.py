@@ -118,6 +118,9 @@ class EstimatorServicer:
             kind = request.WhichOneof("message") if request is not None else None
             raise NoHello(f"first message is {kind or 'empty or not a StreamRequest'}; accepted: hello")
         self._gate.check_pair(CALLER.get(), decode_pair_key(request.hello.pair))
+        # Taking over a worker's name ends its stream and moves its marks.
+        if (before := self._fleet.pair_of(request.hello)) is not None:
+            self._gate.check_pair(CALLER.get(), before.key)
         session = await self._fleet.connect(request.hello, context.peer())
         await context.write(estimator_pb2.StreamResponse(welcome=session.welcome()))
         return session

@@ -86,6 +86,10 @@ class Roster:
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._workers.values())
 
+    def find(self, name: str, incarnation: int) -> Worker | None:
+        """The worker if it is remembered; that does not count as seeing it."""
+        return self._workers.get((name, incarnation))
+
     def get(self, name: str, incarnation: int, pair: str) -> Worker:
         """The worker, remembered or new."""
         worker = self._workers.get((name, incarnation))

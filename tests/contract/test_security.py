@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from raw_worker import DEADLINE, KEY, RawWorker, rows, until
 
 from acceptd.errors import ConfigError
+from acceptd.modes import Mode
 from acceptd.types import PairKey
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
 from estimator_service.config import load_settings
@@ -172,6 +173,26 @@ async def test_a_workers_token_is_good_for_its_pairs_alone(start, connect, token
     assert await worker.stream.code() == grpc.StatusCode.UNAUTHENTICATED
     assert list(server.fleet.pairs) == [OTHER.id]
     assert counters(server, "acceptd_refused_calls_total") == {("pair",): 2, ("role",): 2, ("no_token",): 1}
+
+
+async def test_a_token_of_another_pair_does_not_take_over_a_workers_name(start, connect, tokens):
+    """Whoever knows a worker's name and incarnation could end its stream, and have its rows taken for duplicates."""
+    server = await start(tokens=tokens.path)
+    channel = connect(server.address)
+    worker, _ = await greeting(channel, tokens.header("rack1"))
+    await worker.batch(1, rows(30, 1))
+    for _ in range(2):
+        thief, welcome = await greeting(channel, tokens.header("rack2"), OTHER)
+        assert welcome is None
+        assert await thief.stream.code() == grpc.StatusCode.PERMISSION_DENIED
+        assert (await worker.batch(2, rows(30, 2))).last_sequence == 2
+        # Also while it is away.
+        worker.stream.cancel()
+        await until(lambda: not server.fleet.sessions, "it is away")
+        thief, welcome = await greeting(channel, tokens.header("rack2"), OTHER)
+        assert welcome is None
+        worker, welcome = await greeting(channel, tokens.header("rack1"))
+        assert welcome.last_sequence == 2
 
 
 @pytest.mark.parametrize(
@@ -522,3 +543,19 @@ async def test_the_hooks_client_brings_certificate_and_token(start, ca, tokens, 
     for secret in tokens.of.values():
         assert secret not in caplog.text
         assert secret not in str(worker.stats())
+
+
+async def test_the_hooks_client_takes_a_mode_without_a_new_version(start, uplink, connect):
+    server = await start(exploration_rate=0.25)
+    worker = uplink(server.address)
+    await until(lambda: worker.latest() is not None, "a first push")
+    first = worker.latest()
+    assert (first.mode, first.exploration_rate) == (Mode.TRIM, 0.25)
+    stub = inspect_pb2_grpc.InspectStub(connect(server.address))
+    await stub.SetMode(inspect_pb2.SetModeRequest(pair=KEY.id, mode=Mode.SHADOW, exploration_rate=0.0))
+    await until(lambda: worker.latest().mode is Mode.SHADOW, "the mode arrives")
+    assert worker.latest().exploration_rate == 0.0
+    assert worker.latest().coefficients.version == first.coefficients.version
+    assert worker.latest().nonce > first.nonce
+    worker.answer(worker.latest().nonce, first.coefficients.version)
+    await until(lambda: counters(server, "acceptd_updates_total").get((KEY.id, "applied")), "it is acknowledged")

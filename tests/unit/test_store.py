@@ -8,6 +8,7 @@ import sqlite3
 import pytest
 
 from acceptd.errors import ConfigError
+from estimator_service import store as store_module
 from estimator_service import store_schema
 from estimator_service.records import (
     AuditRecord,
@@ -182,6 +183,15 @@ def test_a_store_of_each_earlier_schema_is_taken_up(tmp_path, monkeypatch, versi
     store.commit([entry])
     assert (store.audit("", 5), store.audit("p", 5), store.audit("q", 5)) == ([entry], [entry], [])
     assert store.last_ticket() == 2
+
+
+def test_the_audit_is_bounded_and_an_entry_is_written_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "_AUDIT_ENTRIES", 3)
+    store = make(tmp_path / "s")
+    for ticket in (1, 2, 2, 3, 4, 5):
+        store.commit([AuditRecord(ticket, 1.0, "who", "peer", "pin", "p", "{}", "{}")])
+    assert [entry.ticket for entry in store.audit("", 10)] == [5, 4, 3]
+    assert [entry.ticket for entry in store.audit("p", 2)] == [5, 4]
 
 
 def test_a_change_of_schema_that_fails_changes_nothing(tmp_path, monkeypatch):
