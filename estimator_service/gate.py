@@ -119,7 +119,11 @@ class Gate:
             return
         self._metrics.reloaded("tokens", "loaded")
         logger.info("tokens: %d read from %s", len(self._tokens), self._tokens.path)
-        for number, (caller, leave) in list(self._guests.items()):
-            if not self._tokens.holds(caller):
-                self.left(number)
-                leave(NoIdentity(f"token {caller.name} was revoked, or its rights were changed", "revoked"))
+        revoked = [number for number, (caller, _) in self._guests.items() if not self._tokens.holds(caller)]
+        if revoked:
+            logger.warning("tokens: %d open calls end, whose tokens are gone or changed", len(revoked))
+        for number in revoked:
+            caller, leave = self._guests.pop(number)
+            refusal = NoIdentity(f"token {caller.name} was revoked, or its rights were changed", "revoked")
+            self._metrics.refused(refusal.reason)
+            leave(refusal)

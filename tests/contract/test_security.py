@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import urllib.error
 import urllib.request
@@ -252,6 +253,7 @@ async def test_tokens_change_without_a_restart_and_a_revoked_ones_streams_end(st
     status, details = await worker.status()
     assert status == grpc.StatusCode.UNAUTHENTICATED
     assert "rack1 was revoked" in details
+    assert counters(server, "acceptd_refused_calls_total")["revoked",] == 1
     assert await pairs(channel, tokens.header("ana")) == grpc.StatusCode.OK
 
     fresh = new_token()
@@ -332,8 +334,9 @@ async def test_headers_that_are_too_large_end_the_call_and_no_other(start, conne
 
 
 def fetch(url, token=None, context=None):
-    """(status, body)."""
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    """(status, body). token: for Bearer, or as "scheme credentials"."""
+    header = token if token and " " in token else f"Bearer {token}"
+    request = urllib.request.Request(url, headers={"Authorization": header} if token else {})
     try:
         with urllib.request.urlopen(request, timeout=DEADLINE, context=context) as response:
             return response.status, response.read().decode()
@@ -351,6 +354,12 @@ async def test_metrics_ask_for_a_readers_token_where_told_to(start, tokens):
     for name in ("ana", "olga"):
         status, body = await asyncio.to_thread(fetch, f"{url}/metrics", tokens.of[name])
         assert status == 200
+    for name, expected in (("ana", 200), ("rack1", 403)):
+        # As a browser sends what was typed: the token as password.
+        basic = "Basic " + base64.b64encode(f"me:{tokens.of[name]}".encode()).decode()
+        for path in ("/", "/api/state", "/metrics"):
+            assert (await asyncio.to_thread(fetch, url + path, basic))[0] == expected
+    assert (await asyncio.to_thread(fetch, f"{url}/metrics", "Basic !"))[0] == 401
     refused = {
         sample.labels["reason"]: sample.value
         for family in text_string_to_metric_families(body)
