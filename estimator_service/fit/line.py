@@ -40,9 +40,12 @@ def adequate_line(points: Points, sample: Sample, newest: Floats, settings: FitS
 
 
 def line_errors(base: Points, points: Points, windows: Windows, settings: FitSettings) -> Floats:
-    """Standard errors [1 + K], slope first: of the long fit `base`, and of what the recent window moved to `points`."""
-    precision = line_precision(windows.num_positions, settings)
-    errors = sandwich_errors(base.information + np.diag(precision), windows.dispersion.variance())
+    """Standard errors [1 + K], slope first: of the long fit `base`, and of what the recent window moved to `points`.
+
+    The prior counts as one noisy observation, so that a position without labels has the prior's deviation, not 0.
+    """
+    prior = np.diag(line_precision(windows.num_positions, settings))
+    errors = sandwich_errors(base.information + prior, windows.dispersion.variance() + prior)
     if points is base:
         return errors
     own = np.full(1 + windows.num_positions, RECENT.intercept**-2)
