@@ -147,9 +147,11 @@ def test_position_never_labelled_is_named():
     outcome, _ = close(PairModel(K), [blocks_of(rng, 500, 0.5, [0.0] * K, admitted=np.full(500, 3))], prior(K))
     assert any("no labels at position 3, 4" in notice for notice in outcome.notices)
     assert np.isnan(outcome.calibration.log_loss_by_position[4])
-    # Nothing is known of it but the prior, and an error of 0 would claim the opposite.
-    assert outcome.standard_errors[1 + 4] >= 0.9 * FitSettings().intercept_deviation
-    assert max(outcome.standard_errors[1 : 1 + 3]) < 0.5
+    # Nothing is known of it but prior and neighbour, and an error of 0 would claim the opposite.
+    settings = FitSettings()
+    known = settings.intercept_deviation**-2 + settings.neighbour_deviation**-2
+    assert outcome.standard_errors[1 + 4] >= 0.99 * known**-0.5
+    assert max(outcome.standard_errors[1 : 1 + 3]) < outcome.standard_errors[1 + 4]
     assert -0.2 <= outcome.coefficients[""].line.intercepts[4] <= max(outcome.coefficients[""].line.intercepts)
 
 
