@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Shortest interval of WatchPair, seconds: bounds what one watcher costs.
 _MIN_INTERVAL = 0.1
+#: Streams of WatchPair at once. They never end by themselves; raising it leaves fewer calls to everybody else.
+_MAX_WATCHERS = 128
 #: Longest time without a message to a watcher that asked for changes alone: it notices a dead connection by it.
 _QUIET_SECONDS = 5.0
 _DEFAULT_HISTORY, _MAX_HISTORY = 100, 10_000
@@ -44,6 +46,7 @@ class InspectServicer(ControlMethods):
         self._fleet = fleet
         self._gate = gate
         self._control = Control(fleet)
+        self._watchers = 0
 
     async def ListPairs(self, request: inspect_pb2.ListPairsRequest, context: Context) -> inspect_pb2.ListPairsResponse:
         """All pairs, by id."""
@@ -64,6 +67,10 @@ class InspectServicer(ControlMethods):
         if interval and not _MIN_INTERVAL <= interval <= 3600:
             message = f"interval_seconds is {interval}; accepted: 0, or {_MIN_INTERVAL} to 3600"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+        if self._watchers >= _MAX_WATCHERS:
+            message = f"{self._watchers} watch pairs; accepted: {_MAX_WATCHERS} at once"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+        self._watchers += 1
         changed = asyncio.Event()
         watch = self._fleet.board.watch(pair.id, changed.set)
         revoked: list[Refusal] = []
@@ -78,6 +85,7 @@ class InspectServicer(ControlMethods):
                 except TimeoutError:
                     continue
         finally:
+            self._watchers -= 1
             watch.close()
             self._gate.left(guest)
         if revoked:
@@ -142,10 +150,14 @@ class InspectServicer(ControlMethods):
         pairs = self._fleet.pairs
         if prefix in pairs:
             return pairs[prefix]
-        found = sorted(id_ for id_ in pairs if id_.startswith(prefix)) if prefix else sorted(pairs)
+        if not prefix:
+            # A variable that a script forgot to set must not reset the one pair there is.
+            message = f"pair is empty; accepted: an id or a unique prefix of {_some(sorted(pairs)) or 'none yet'}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+        found = sorted(id_ for id_ in pairs if id_.startswith(prefix))
         if len(found) == 1:
             return pairs[found[0]]
-        if found and prefix:
+        if found:
             message = f"{prefix!r} begins {len(found)} pairs: {_some(found)}"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
         message = f"no pair {prefix!r}; known: {_some(sorted(pairs)) or 'none yet'}"

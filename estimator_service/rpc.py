@@ -37,11 +37,16 @@ _LAST_WORDS_SECONDS = 1.0
 
 
 def decode_request(data: bytes) -> estimator_pb2.StreamRequest | None:
-    """The message, None if the bytes are none: gRPC would end the stream without saying why."""
+    """The message, None if the bytes are none: gRPC would end the stream without saying why.
+
+    Without fields that this service does not know: Hello and reports are kept, and would keep megabytes of them.
+    """
     try:
-        return estimator_pb2.StreamRequest.FromString(data)
+        message = estimator_pb2.StreamRequest.FromString(data)
     except DecodeError:
         return None
+    message.DiscardUnknownFields()
+    return message
 
 
 class EstimatorServicer:

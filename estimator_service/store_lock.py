@@ -12,10 +12,13 @@ from acceptd.errors import ConfigError
 class StoreLock:
     """An advisory lock beside the store; the kernel releases it however the process ends.
 
-    Raises ConfigError if another process holds it, or if its directory cannot be written and does not exist.
+    Raises ConfigError if another process holds it, if its directory cannot be written and does not exist, or if the
+    store is a directory itself.
     """
 
     def __init__(self, store: Path) -> None:
+        if store.is_dir():
+            raise ConfigError(f"store = {str(store)!r} is a directory; accepted: a file in one")
         path = store.with_name(store.name + ".lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -40,6 +40,16 @@ MIGRATIONS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 
 
+def refuse_foreign(connection: sqlite3.Connection) -> None:
+    """Raises ConfigError for another program's database; changes nothing."""
+    query = "SELECT count(*), coalesce(sum(name = 'migrations'), 0) FROM sqlite_master WHERE type = 'table'"
+    tables, known = connection.execute(query).fetchone()
+    if tables and not known:
+        raise ConfigError(
+            f"store is another program's database ({tables} tables); accepted: a file of acceptd, or none"
+        )
+
+
 def migrate(connection: sqlite3.Connection, now: float) -> None:
     """Brings the tables up to `SCHEMA_VERSION`, each change in a transaction of its own.
 

@@ -181,6 +181,43 @@ async def test_a_failed_start_leaves_nothing_open(tmp_path):
     await server.stop()
 
 
+async def test_no_pair_is_not_the_only_pair(start, connect):
+    """`acceptd reset "$PAIR"` with PAIR unset."""
+    channel = connect((await start()).address)
+    stub = inspect_pb2_grpc.InspectStub(channel)
+    await RawWorker(channel).greet()
+    for call in (
+        stub.GetPair(inspect_pb2.GetPairRequest()),
+        stub.ResetPair(inspect_pb2.ResetPairRequest()),
+        stub.GetHistory(inspect_pb2.GetHistoryRequest(pair="")),
+    ):
+        code, details = await failure(call)
+        assert (code, KEY.id in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+        assert details.startswith("pair is empty; accepted: ")
+
+
+async def test_watchers_are_bounded_and_leave_room(start, connect):
+    server = await start()
+    channel = connect(server.address)
+    await RawWorker(channel).greet()
+    stub = inspect_pb2_grpc.InspectStub(channel)
+    request = inspect_pb2.WatchPairRequest(pair=KEY.id)
+    calls = [stub.WatchPair(request) for _ in range(128)]
+    for call in calls:
+        assert (await call.read()).state.summary.id == KEY.id
+    code, details = await failure(stub.WatchPair(request).read())
+    assert (code, "accepted: 128 at once" in details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
+    calls[0].cancel()
+
+    async def another():
+        try:
+            return bool(await stub.WatchPair(request).read())
+        except grpc.aio.AioRpcError:
+            return False
+
+    await until(another, "the place of a watcher that left is free")
+
+
 async def test_a_history_of_any_length_fits_its_answers(start, connect, tmp_path):
     """With K = 64, the versions that a pair keeps by default take more bytes than one message may have."""
     key = PairKey("deep", "draft", 64)

@@ -654,6 +654,37 @@ async def test_totals_that_no_worker_can_have_end_the_stream_and_count_nothing(s
     assert value("acceptd_worker_lost_accepted_total", {"pair": KEY.id}) == 0
 
 
+async def test_what_a_worker_says_beyond_the_protocol_is_not_kept(start, connect):
+    """Field 999, a megabyte of it, in messages that the service keeps for as long as it knows the worker."""
+    server = await start()
+    channel = connect(server.address)
+    unknown = b"\xba\x3e\x80\x80\x40" + bytes(1 << 20)
+    raw = channel.stream_stream("/acceptd.v1.Estimator/Stream")()
+    hello = RawWorker(channel).hello().SerializeToString() + unknown
+    report = b"\x0a\x02\x08\x05" + unknown
+
+    def wrapped(tag, body):
+        head = estimator_pb2.StreamRequest()
+        head.ParseFromString(tag + _varint(len(body)) + body)
+        return head.SerializeToString()
+
+    await raw.write(wrapped(b"\x0a", hello))
+    await raw.read()
+    await raw.write(wrapped(b"\x22", report))
+    (session,) = server.fleet.sessions.values()
+    await until(lambda: session.worker.report.totals.steps == 5, "the report is taken")
+    assert session.hello.ByteSize() + session.worker.report.ByteSize() < 1000
+    raw.cancel()
+
+
+def _varint(value):
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
 async def test_pairs_that_were_never_more_than_a_hello_do_not_displace_what_was_learned(start, connect):
     """Whoever reaches the port can say Hello for any number of pairs; a pair whose workers restart must survive it."""
     server = await start(max_pairs=4)
