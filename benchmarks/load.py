@@ -200,6 +200,7 @@ class Report:
     ack_p99: float
     together_p99: float
     service_core_percent: float
+    service_us_a_flush: float
     reconnects: int
     memory: float
     memory_growth: float
@@ -275,6 +276,7 @@ async def _run(running: Service, workers: int, flushes: float, seconds: float) -
         float(ack99),
         float(result99 + ack99),
         100.0 * cpu / took,
+        1e6 * cpu / max(acknowledged, 1),
         tally.reconnects,
         grown / 1e6,
         (grown - memory) / 1e6,
@@ -311,7 +313,8 @@ def _lines(r: Report) -> str:
         f"{r.held_back_percent:.1f} % held back\n"
         f"  batch → result p50 {r.result_p50:.1f} ms, p99 {r.result_p99:.1f} ms; "
         f"publish → ACK p50 {r.ack_p50:.1f} ms, p99 {r.ack_p99:.1f} ms; together p99 {r.together_p99:.1f} ms\n"
-        f"  service: {r.service_core_percent:.0f} % of a core, {r.memory:.0f} MB ({r.memory_growth:+.1f} MB); "
+        f"  service: {r.service_core_percent:.0f} % of a core, {r.service_us_a_flush:.0f} µs a flush and what goes "
+        f"with it; {r.memory:.0f} MB ({r.memory_growth:+.1f} MB); "
         f"{r.reconnects} reconnects; counts {'exact' if r.exact else 'NOT EXACT'}, versions back {r.backwards}; "
         f"{'sound' if r.sound else 'UNSOUND'}{r.goal}"
     )

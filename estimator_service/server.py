@@ -124,6 +124,8 @@ class Server:
             ProcessCollector(registry=registry)
         self = cls(settings, clock or SystemClock(), registry)
         self._persistence.attach(self.fleet)
+        # A round that was full when the process before ended is closed before new batches would join it.
+        self.fleet.tick()
         keep_freed_memory()
         try:
             await self._bind()

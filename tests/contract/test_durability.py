@@ -351,6 +351,31 @@ async def test_a_start_on_a_full_disk_knows_what_was_committed_last(start, spawn
     assert (list(state.observations), list(state.acceptances)) == counts([rows(40, i) for i in range(1, 7)])
 
 
+async def test_a_round_that_was_full_when_the_service_was_killed_is_closed_before_anything_joins_it(
+    start, connect, tmp_path
+):
+    """The last batch was committed, the round that it filled was not."""
+    flags = {"store": tmp_path / "store.sqlite", "round_blocks": 120, "round_min_seconds": 0, "round_seconds": 1000}
+    server = await start(**flags)
+    worker = RawWorker(connect(server.address))
+    await worker.greet()
+    for i in range(1, 5):
+        await worker.batch(i, rows(30, i))
+    done = server.fleet.pairs[KEY.id].refits_done
+    writer = server.fleet.ledger._writer
+    await until(lambda: server.fleet.ledger.committed == server.fleet.ledger.ticket, "all is committed")
+    await asyncio.wrap_future(writer.call(lambda store: store.backup(tmp_path / "killed.sqlite")))
+    await server.stop()
+    with sqlite3.connect(tmp_path / "killed.sqlite") as edit:
+        (last,) = edit.execute("SELECT max(ticket) FROM journal WHERE kind = 'round'").fetchone()
+        edit.execute("DELETE FROM journal WHERE ticket = ?", (last,))
+    edit.close()
+    server = await start(**{**flags, "store": tmp_path / "killed.sqlite"})
+    # Nothing was awaited since: no tick, no batch.
+    pair = server.fleet.pairs[KEY.id]
+    assert (pair.refits_done, pair.pending_blocks) == (done, 0)
+
+
 async def test_on_a_read_only_disk_a_copy_is_read_log_and_all(start, spawn, connect, tmp_path, monkeypatch):
     flags = {"store": str(tmp_path / "store.sqlite"), "durability": "strict"}
     service = spawn(**flags)
