@@ -13,6 +13,7 @@ from acceptd.v1 import inspect_pb2
 from estimator_service.control import Control
 from estimator_service.control_rpc import ControlMethods
 from estimator_service.identity import CALLER
+from estimator_service.refusal_rpc import refuse_for_now
 from estimator_service.state import history_entry, pair_state, pair_summary, worker_costs, worker_states
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _MIN_INTERVAL = 0.1
 _MAX_WATCHERS = 128
 #: Longest time without a message to a watcher that asked for changes alone: it notices a dead connection by it.
 _QUIET_SECONDS = 5.0
+#: When whom these bounds refuse may come again: people, who look for minutes.
+_RETRY_SECONDS = 5.0
 _DEFAULT_HISTORY, _MAX_HISTORY = 100, 10_000
 #: Cost tables in one answer: about 20 kB each at most.
 _MAX_COSTS = 64
@@ -69,7 +72,7 @@ class InspectServicer(ControlMethods):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
         if self._watchers >= _MAX_WATCHERS:
             message = f"{self._watchers} watch pairs; accepted: {_MAX_WATCHERS} at once"
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+            await refuse_for_now(context, self._fleet.metrics, "too_many_watchers", message, _RETRY_SECONDS)
         self._watchers += 1
         changed = asyncio.Event()
         watch = self._fleet.board.watch(pair.id, changed.set)
@@ -125,8 +128,7 @@ class InspectServicer(ControlMethods):
         try:
             tap = self._fleet.taps.open(pair.id)
         except TooLarge as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-            raise AssertionError("abort raises") from error
+            await refuse_for_now(context, self._fleet.metrics, "too_many_taps", str(error), _RETRY_SECONDS)
         revoked: list[Refusal] = []
 
         def leave(refusal: Refusal) -> None:

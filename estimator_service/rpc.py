@@ -11,13 +11,13 @@ from google.protobuf.message import DecodeError
 
 from acceptd.codec import decode_pair_key
 from acceptd.errors import AcceptdError, IncompatiblePeer, WireError
-from acceptd.retry_info import STATUS_DETAILS_KEY, encode_retry_info
 from acceptd.v1 import estimator_pb2
 from estimator_service.fleet import Busy
 from estimator_service.gate import Refusal
 from estimator_service.identity import CALLER
 from estimator_service.log_limit import LogLimit
 from estimator_service.outbox import Ending
+from estimator_service.refusal_rpc import retry_metadata
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -134,11 +134,10 @@ class EstimatorServicer:
         self._fleet.metrics.stream_ended(ending.code)
         logger.info("stream of %s ended: %s: %s", context.peer(), ending.code, ending.message)
         code = grpc.StatusCode[ending.code]
-        metadata: tuple[tuple[str, bytes], ...] = ()
-        if ending.retry_after is not None:
-            details = encode_retry_info(code.value[0], ending.message, ending.retry_after)
-            metadata = ((STATUS_DETAILS_KEY, details),)
-        await context.abort(code, ending.message, metadata)
+        seconds = ending.retry_after
+        await context.abort(
+            code, ending.message, () if seconds is None else retry_metadata(code, ending.message, seconds)
+        )
 
 
 class Draining(AcceptdError):

@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 from raw_worker import DEADLINE, KEY, RawWorker, rows, until
 
+from acceptd.retry_info import retry_after
 from acceptd.types import PairKey
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
 from estimator_service.cli.client import InspectClient
@@ -205,8 +206,12 @@ async def test_watchers_are_bounded_and_leave_room(start, connect):
     calls = [stub.WatchPair(request) for _ in range(128)]
     for call in calls:
         assert (await call.read()).state.summary.id == KEY.id
-    code, details = await failure(stub.WatchPair(request).read())
+    refused = stub.WatchPair(request)
+    code, details = await failure(refused.read())
     assert (code, "accepted: 128 at once" in details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
+    assert retry_after(await refused.trailing_metadata()) == 5.0
+    labels = {"reason": "too_many_watchers"}
+    assert server.fleet.metrics.registry.get_sample_value("acceptd_refused_calls_total", labels) == 1
     calls[0].cancel()
 
     async def another():

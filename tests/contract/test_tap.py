@@ -10,6 +10,7 @@ from raw_worker import DEADLINE, KEY, RawWorker, rows, until
 
 from acceptd.codec import encode_batch
 from acceptd.errors import TooLarge
+from acceptd.retry_info import retry_after
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
 from estimator_service.tap import MAX_TAP_BYTES, MAX_TAPS, Tap, Taps
 
@@ -63,6 +64,9 @@ async def test_taps_of_a_pair_are_bounded_and_free_again_when_closed(start, conn
         await tapped(channel)
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert refused.value.details() == f"{KEY.id} is tapped 4 times; accepted: 4"
+    assert retry_after(refused.value.trailing_metadata()) == 5.0
+    counted = server.fleet.metrics.registry.get_sample_value("acceptd_refused_calls_total", {"reason": "too_many_taps"})
+    assert counted == 1
     calls[0].cancel()
 
     async def opens():
