@@ -101,14 +101,14 @@ def decision_times() -> dict[str, float]:
 
 
 def in_turn(ours: Callable[[], object], theirs: Callable[[], object]) -> dict[str, float]:
-    """Median over stretches of the mean seconds a call; the two alternate, so that both meet the same machine."""
+    """Median over stretches of the mean CPU seconds a call; the two alternate, so that both meet the same machine."""
     taken: dict[str, list[float]] = {"ours": [], "theirs": []}
     for _ in range(REPEATS):
         for name, call in (("ours", ours), ("theirs", theirs)):
-            start = time.perf_counter()
+            start = time.thread_time()
             for _ in range(STEPS):
                 call()
-            taken[name].append((time.perf_counter() - start) / STEPS)
+            taken[name].append((time.thread_time() - start) / STEPS)
     return {name: statistics.median(values[1:]) for name, values in taken.items()}
 
 
