@@ -101,11 +101,12 @@ class Slots:
 class Page:
     """Device buffer that packed records go to.
 
-    records: int32[capacity + 1, words], the last row for writes that do not count. head: int32[1], rows in use.
+    records: int32[capacity + 1, words], the last row for writes that do not count. words: of one row. head: int32[1],
+    rows in use.
     """
 
     def __init__(self, capacity: int, num_positions: int, device: Any, *, full: bool) -> None:
         self.capacity = capacity
-        words = record_words(num_positions, full=full)
-        self.records = torch.zeros((capacity + 1, words), dtype=torch.int32, device=device)
+        self.words = record_words(num_positions, full=full)
+        self.records = torch.zeros((capacity + 1, self.words), dtype=torch.int32, device=device)
         self.head = torch.zeros(1, dtype=torch.int32, device=device)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vllm_client_hook.rows import NUM_COUNTERS, STALE_PREDICTION, Rows
 from vllm_client_hook.slots import Page, Slots
@@ -40,6 +41,10 @@ class _Slot:
     host_records: Any
     host_head: Any
     host_totals: Any
+    #: The same three as numpy sees them: host memory stays where it is.
+    seen_records: NDArray[np.int32]
+    seen_head: NDArray[np.int32]
+    seen_totals: NDArray[np.int64]
 
 
 @dataclass
@@ -106,25 +111,19 @@ class Tap:
     def _new_slot(self) -> _Slot:
         slots, streams = self._slots, self._streams
         page = Page(self._capacity, slots.num_positions, slots.device, full=slots.full)
-        return _Slot(
-            page,
-            torch.zeros(NUM_COUNTERS, dtype=torch.int64, device=slots.device),
-            streams.empty(tuple(page.records.shape), torch.int32),
-            streams.empty((1,), torch.int32),
-            streams.empty((NUM_COUNTERS,), torch.int64),
-        )
+        totals = torch.zeros(NUM_COUNTERS, dtype=torch.int64, device=slots.device)
+        shapes = (tuple(page.records.shape), torch.int32), ((1,), torch.int32), ((NUM_COUNTERS,), torch.int64)
+        host = [streams.empty(shape, dtype) for shape, dtype in shapes]
+        return _Slot(page, totals, *host, *(tensor.numpy() for tensor in host))
 
     def _ship(self) -> None:
         slot, upper = self._current, self._upper
         # Steps go on counting while the copy runs; it reads what stands now.
         slot.totals.copy_(self._totals)
-        event = self._streams.copy(
-            [
-                (slot.host_records[:upper], slot.page.records[:upper]),
-                (slot.host_head, slot.page.head),
-                (slot.host_totals, slot.totals),
-            ]
-        )
+        records = slot.host_records, slot.page.records
+        if upper < self._capacity:
+            records = records[0][:upper], records[1][:upper]
+        event = self._streams.copy([records, (slot.host_head, slot.page.head), (slot.host_totals, slot.totals)])
         self._copies.append(_Copy(slot, event, self.versions, self.generation))
         self._current = self._free.popleft()
         self._steps = self._upper = 0
@@ -138,8 +137,8 @@ class Tap:
                 return
             self._copies.popleft()
             slot = copy.slot
-            records = slot.host_records.numpy()[: int(slot.host_head.numpy()[0])].copy()
-            counters = slot.host_totals.numpy().copy()
+            records = slot.seen_records[: int(slot.seen_head[0])].copy()
+            counters = slot.seen_totals.copy()
             self._seen = counters
             slot.page.head.zero_()
             self._free.append(slot)
