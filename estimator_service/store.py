@@ -23,7 +23,7 @@ from estimator_service.records import (
     Record,
     SnapshotRecord,
 )
-from estimator_service.store_schema import migrate
+from estimator_service.store_schema import migrate, refuse_foreign
 from estimator_service.worker import MAX_INCARNATIONS
 
 logger = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class Store:
                 self._execute("PRAGMA locking_mode = EXCLUSIVE")
                 self.epoch()
                 return
+            refuse_foreign(self._connection)
             self._execute("PRAGMA journal_mode = WAL")
             self._execute(f"PRAGMA synchronous = {fsync.upper()}")
             self._execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -20,6 +21,7 @@ from estimator_service.records import (
     SnapshotRecord,
 )
 from estimator_service.store import Store
+from estimator_service.store_lock import StoreLock
 from estimator_service.store_recovery import last_good_path, open_store
 
 
@@ -134,6 +136,22 @@ def test_growing_and_checkpoints_are_no_meddling(tmp_path):
         if ticket % 100 == 0:
             store.commit([SnapshotRecord("p", ticket, 1.0, "{}", b"")])
             store.backup(tmp_path / "copy")
+
+
+def test_another_programs_database_is_left_alone(tmp_path):
+    path = tmp_path / "theirs"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE invoices (x)")
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="another program's database"):
+        open_store(path, history_versions=10, fsync="normal", now=1.0)
+    assert path.read_bytes() == before
+    assert [item.name for item in tmp_path.iterdir()] == ["theirs"]
+
+
+def test_a_directory_is_no_store(tmp_path):
+    with pytest.raises(ConfigError, match="is a directory; accepted: a file in one"):
+        StoreLock(tmp_path)
 
 
 def test_a_store_of_a_later_schema_is_left_alone(tmp_path):
