@@ -41,12 +41,16 @@ class WorkloadTables:
         return tuple(sorted({label for label, _ in self.tables}))
 
     def merge(self, label: str, sums: Floats, half_life: float) -> None:
-        """Sums [3, S, K, NUM_BINS] of a label's rows. Its tables age by its own rows alone."""
-        if label not in self.labels and len(self.labels) >= MAX_LABELS:
+        """Sums [3, S, K, NUM_BINS] of a label's rows. Its tables age by its own rows alone.
+
+        Where all places are taken, a label takes that of one whose rows have faded to fewer than these.
+        """
+        by_slot = sums[0].sum(axis=(1, 2))
+        if label not in self.labels and len(self.labels) >= MAX_LABELS and not self._displace(float(by_slot.sum())):
             if len(self.refused) < MAX_LABELS:
                 self.refused.add(label)
             return
-        by_slot = sums[0].sum(axis=(1, 2))
+        self.refused.discard(label)
         decay = 0.5 ** (float(by_slot.sum()) / half_life)
         for key in self.tables:
             if key[0] == label:
@@ -64,6 +68,17 @@ class WorkloadTables:
             sums[:, slot] = table
             self.merge(label, sums, float("inf"))
 
+    def _displace(self, observations: float) -> bool:
+        """Drops the label with the least evidence if that is less than `observations`; whether it did."""
+        evidence = dict.fromkeys(self.labels, 0.0)
+        for (label, _), table in self.tables.items():
+            evidence[label] += float(table[0].sum())
+        least = min(evidence, key=evidence.__getitem__)
+        if evidence[least] >= observations:
+            return False
+        self.tables = {key: table for key, table in self.tables.items() if key[0] != least}
+        return True
+
     @property
     def _room(self) -> int:
         """Tables at most."""
@@ -74,7 +89,8 @@ class WorkloadTables:
         return MAX_LABELS - len(self.labels)
 
     def age(self, decay: float) -> None:
-        """Weigh everything by `decay`."""
+        """Weigh everything by `decay`. Once a round, whose refusals are told then."""
+        self.refused = set()
         for key in self.tables:
             self.tables[key] = self.tables[key] * decay
 

@@ -148,6 +148,26 @@ def test_more_labels_than_there_is_room_for_are_served_by_the_pair_and_named():
     assert any("too many workload labels" in notice for notice in outcome.notices)
 
 
+def test_a_label_takes_the_place_of_one_that_has_faded():
+    """Labels change with deployments: the first seven of a pair's life must not be all it ever keeps apart."""
+    rng = np.random.default_rng(11)
+    model, in_force = PairModel(K), prior(K)
+
+    def round_of(elapsed, **blocks):
+        for label, count in blocks.items():
+            model.observe(blocks_of(rng, count, SLOPE, INTERCEPTS), workload=label, worker="w", used=in_force)
+        return model.close_round(elapsed)
+
+    round_of(10.0, **{f"old{i}": 300 for i in range(7)})
+    outcome = round_of(10.0, new=50)
+    assert "new" not in outcome.coefficients, "less was seen of it than is left of each of the others"
+    assert any("too many workload labels" in notice for notice in outcome.notices)
+    outcome = round_of(5 * 86_400.0, old3=300, new=600)
+    assert {"new", "old3"} < set(outcome.coefficients)
+    assert len(outcome.coefficients) == 1 + 7
+    assert not any("too many workload labels" in notice for notice in outcome.notices)
+
+
 def test_a_fit_that_is_worse_on_the_newest_round_is_held():
     rng = np.random.default_rng(7)
     model = PairModel(K, FitSettings(method="line", recent_half_life_observations=1e9, half_life_observations=1e9))
