@@ -25,6 +25,8 @@ _TOTALS = {
     "zero_budget_steps": "Steps whose budget was 0.",
     "verification_saved_seconds": "Verification time that the cost table says trimming saved.",
     "lost_accepted": "Estimated accepted tokens lost to trimming.",
+    "judged_lost": "Accepted tokens lost to trimming, estimated from verdicts on blocks verified whole.",
+    "judged_blocks": "Blocks that these verdicts stand for.",
     "explored_extra": "Draft tokens that exploration verified beyond the budget.",
     "explored_seconds": "Verification time that the cost table says exploration added.",
 }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vllm_client_hook import block as layout
-from vllm_client_hook import labels, reference
+from vllm_client_hook import labels, reference, trimming_device
 from vllm_client_hook.apply import Apply
 from vllm_client_hook.rows import NUM_COUNTERS, REJECTION_METHOD, WARMUP, Rows
 from vllm_client_hook.selftest import self_test
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vllm_client_hook.ranks import Ranks
     from vllm_client_hook.seams import Uplink
     from vllm_client_hook.streams import Streams
+    from vllm_client_hook.trimming_cost import Judgement
 
 logger = logging.getLogger("vllm.acceptd")
 
@@ -70,6 +71,8 @@ class AcceptanceEstimator:
         self.slope = self.apply.floats[slope : slope + 1]
         self.intercepts = self.apply.floats[intercepts : intercepts + num_speculative_steps]
         self.untrimmed = False
+        #: What of this step tells what trimming costs; set on rank 0.
+        self.judged: Judgement | None = None
         #: Why this rank no longer reports, empty while it does.
         self.frozen = ""
         self._numerics = numerics_of(device)
@@ -197,6 +200,9 @@ class AcceptanceEstimator:
         if self._gate == WARMUP and self._live is not None and self._live():
             self._gate = self._open_gate
         tap = self._tap
+        judged, self.judged = self.judged, None
+        if tap is not None and judged is not None and self._gate == 0:
+            trimming_device.judge(self.slots, tap.totals, idx_mapping, num_sampled, num_rejected, judged=judged)
         page, totals = (self._page, self._totals) if tap is None else (tap.page, tap.totals)
         self._numerics.pack(
             self.slots,

@@ -38,12 +38,13 @@ class Explored:
 
     rows: indices of the requests, ascending. depth: leading draft tokens of each that are verified in any case.
     propensity: probability that a given request of at least that depth was drawn in this step, given the depth; the
-    same for every row and every position below `depth`, in (0, 1].
+    same for every row and every position below `depth`, in (0, 1]. chance: probability that the depth was this one.
     """
 
     rows: tuple[int, ...]
     depth: int
     propensity: float
+    chance: float = 1.0
 
     @property
     def slots(self) -> int:
@@ -87,7 +88,8 @@ class Exploration:
             return None
         deepest = int(scheduled.max(initial=0))
         key = _mix(_mix(self.seed) ^ step)
-        depth = min(_depth(_uniform(key, 0), evidence[:deepest]), max_drafts) if deepest else 0
+        depth, chance = _depth(_uniform(key, 0), evidence[:deepest]) if deepest else (0, 0.0)
+        depth = min(depth, max_drafts)
         if not depth:
             return None
         total = int(scheduled.sum())
@@ -104,21 +106,22 @@ class Exploration:
             return None
         self.gap = 0
         drawn = _sample(key, candidates, count)
-        return Explored(tuple(drawn if rows is None else rows[drawn].tolist()), depth, expected / candidates)
+        return Explored(tuple(drawn if rows is None else rows[drawn].tolist()), depth, expected / candidates, chance)
 
 
-def _depth(point: float, evidence: Sequence[float]) -> int:
+def _depth(point: float, evidence: Sequence[float]) -> tuple[int, float]:
     """A depth in 1 … len(evidence), at `point` in [0, 1) of the distribution in which position k is the last one
-    explored with weight 1 / (1 + evidence[k]), beside the even part."""
+    explored with weight 1 / (1 + evidence[k]), beside the even part; and the probability of that depth."""
     weights = [1.0 / (1.0 + max(count, 0.0)) for count in evidence]
     total = sum(weights)
     even = EVEN_PART * total / ((1.0 - EVEN_PART) * len(weights))
-    point *= total + even * len(weights)
+    whole = total + even * len(weights)
+    point *= whole
     for depth, weight in enumerate(weights, 1):
         point -= weight + even
         if point < 0.0:
-            return depth
-    return len(weights)
+            return depth, (weight + even) / whole
+    return len(weights), (weights[-1] + even) / whole
 
 
 def _sample(key: int, candidates: int, count: int) -> list[int]:

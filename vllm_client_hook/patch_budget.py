@@ -23,6 +23,7 @@ from vllm_client_hook.costs import CostTable, build_cost_table
 from vllm_client_hook.exploration import Exploration
 from vllm_client_hook.policy import MARGIN, BudgetPolicy
 from vllm_client_hook.rank_check import RankCheck
+from vllm_client_hook.trimming_cost import judgement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,6 +206,8 @@ class VerificationBudget:
         self.rank_check.step(self._step, batch.confidences if batch else None)
         decision = self._try(self._choose, batch) if batch else None
         tokens = self._try(self._impose, batch, decision) if decision else None
+        if self._uplink is not None and decision is not None and batch is not None:
+            self._judge(batch, decision)
         if self._uplink is not None and (self._step % _REPORT_STEPS == 0 or self._told is not self.policy.costs):
             self._report(self._uplink)
         return int(self._stock(num_tokens_per_req, draft_tokens) if tokens is None else tokens)
@@ -289,18 +292,15 @@ class VerificationBudget:
         )
 
     def _choose(self, batch: _Batch) -> Decision:
-        states = self._manager.req_states
         self._adopt()
+        return self.policy.decide(self._step, batch.confidences, batch.scheduled, self._explored, **self._sizes(batch))
+
+    def _sizes(self, batch: _Batch) -> dict[str, int]:
+        """Tokens of the step that are no drafts, and requests that sample."""
+        states = self._manager.req_states
         computed = states.num_computed_tokens_np.take(batch.slots) + batch.context
         samples = computed >= states.prefill_len.np.take(batch.slots)
-        return self.policy.decide(
-            self._step,
-            batch.confidences,
-            batch.scheduled,
-            self._explored,
-            context_tokens=int(batch.context.sum()),
-            sampling_requests=int(np.count_nonzero(samples)),
-        )
+        return {"context_tokens": int(batch.context.sum()), "sampling_requests": int(np.count_nonzero(samples))}
 
     def _impose(self, batch: _Batch, decision: Decision) -> int:
         """Tokens of the step. Sets what the split and vLLM's layout read; only the very last of it counts anything."""
@@ -321,6 +321,22 @@ class VerificationBudget:
         self._estimator.slots.write_explored(where, explored.depth, explored.propensity)
         for k in range(explored.depth):
             self._explored[k] += len(where)
+
+    def _judge(self, batch: _Batch, decision: Decision) -> None:
+        """On rank 0 alone: which blocks of this step will tell what trimming costs."""
+        try:
+            self._estimator.judged = judgement(
+                self._step,
+                decision,
+                self.policy.mode,
+                slots=batch.slots,
+                scheduled=batch.scheduled,
+                num_positions=batch.confidences.shape[1],
+                alone=lambda: self.policy.alone(batch.confidences, batch.scheduled, **self._sizes(batch)),
+            )
+        except Exception:
+            self._uplink = None
+            logger.exception("acceptd: judging the budget failed; it is reported no longer")
 
     def _adopt(self) -> None:
         """What all ranks adopted on the same step; a table that was set without curves (by a test, or by hand)."""

@@ -139,6 +139,26 @@ class BudgetPolicy:
         self.totals.add(decision)
         return decision
 
+    def alone(
+        self,
+        confidences: NDArray[np.float32],
+        scheduled: NDArray[np.int32],
+        *,
+        context_tokens: int,
+        sampling_requests: int,
+    ) -> int:
+        """Draft tokens that the argmax takes without exploration and without a previous budget; changes nothing."""
+        if self.costs is None:
+            return int(scheduled.sum())
+        return choose(
+            confidences,
+            scheduled,
+            self.costs,
+            context_tokens=context_tokens,
+            sampling_requests=sampling_requests,
+            max_drafts=drafts_that_fit(self.max_total_logits, scheduled.shape[0], self.bonus_tokens),
+        ).drafts
+
     def _decide(
         self,
         step: int,

@@ -32,6 +32,8 @@ PACKED: Final = 32  # rows given to the ring
 VERIFIED: Final = 33  # draft tokens verified, graded or not
 ACCEPTED: Final = 34  # of them accepted
 EXPLORED: Final = 35  # of them in explored rows
+JUDGED_LOST: Final = 36  # accepted tokens lost to trimming, by verdicts, in 1 / trimming_cost.UNITS
+JUDGED_BLOCKS: Final = 37  # blocks that they stand for, in the same unit
 NUM_COUNTERS: Final = 40
 
 #: ExclusionReason numbers of types.proto, as plain ints: device code loads no protobuf.

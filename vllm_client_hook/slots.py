@@ -12,6 +12,8 @@ from vllm_client_hook.rows import record_words
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from numpy.typing import NDArray
+
 #: Values of `Slots.valid`.
 NOT_PREDICTED, PREDICTED, NOT_FINITE = 0, 1, 2
 
@@ -73,12 +75,16 @@ class Slots:
 
     def write_explored(self, slots: Sequence[int], depth: int, propensity: float) -> None:
         """Depth that exploration admits in this step in some slots, and with what propensity; does not wait."""
-        where = torch.from_numpy(np.array(slots, np.int64))
-        if torch.device(self.device).type == "cuda":
-            where = where.pin_memory()
-        where = where.to(self.device, non_blocking=True)
+        where = self.upload(np.array(slots, np.int64))
         self.explored.index_fill_(0, where, depth)
         self.propensity.index_fill_(0, where, propensity)
+
+    def upload(self, values: NDArray[np.int64]) -> Any:
+        """The same on the device; does not wait."""
+        tensor = torch.from_numpy(values)
+        if torch.device(self.device).type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
 
     def forget_predictions(self) -> None:
         """Nothing predicted so far will be graded."""

@@ -1,89 +1,86 @@
-"""What trimming cost: accepted tokens lost, estimated from blocks that were verified beyond the budget.
+"""What trimming cost: accepted tokens lost, estimated from verdicts on blocks that were verified whole.
 
-A trimmed token's verdict is unknown. Explored rows, and all rows in shadow mode, were verified to a depth that did
-not look at the confidences; of those, the tokens that passed although the budget alone would have left them out are
-counted, each row standing for 1 / propensity blocks (Hájek's ratio estimator, position by position).
+A trimmed token's verdict is unknown. A block that exploration verified to its last token, and any block in shadow mode,
+has all of its verdicts, and was not chosen by its confidences: the tokens of it that passed although the budget alone
+would have left them out are the loss, and it stands for 1 / propensity blocks (Horvitz & Thompson, 1952).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from acceptd.modes import Mode
+from vllm_client_hook.budget import split
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
+    from vllm_client_hook.policy import Decision
 
-def merit(
+#: Units of a block's weight: running totals are integers on the device, and weights are not.
+UNITS: Final = 256
+
+#: In shadow mode every so many steps are judged, for all of those between. Fewer would cost more launches a step.
+SHADOW_STEPS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judgement:
+    """Which blocks of a step to judge.
+
+    blocks: int64[3, R] by request: request-state slot, scheduled draft tokens, 1 for those to judge. alone: draft
+    tokens that the budget verifies without exploration, or would verify in trim mode. weight: blocks that each of
+    them stands for, in 1 / `UNITS`.
+    """
+
+    blocks: NDArray[np.int64]
+    alone: int
+    weight: int
+
+
+def judgement(
+    step: int,
+    decision: Decision,
+    mode: Mode,
+    *,
+    slots: NDArray[np.integer[Any]],
+    scheduled: NDArray[np.integer[Any]],
+    num_positions: int,
+    alone: Callable[[], int],
+) -> Judgement | None:
+    """What to judge of a step that was decided so; None for most steps.
+
+    slots: int[R], request-state slots; scheduled: int[R]; num_positions: K; alone: the budget of this step without
+    exploration, asked for only where it is needed.
+    """
+    choice, explored = decision.choice, decision.explored
+    if choice is None:
+        return None
+    if mode is Mode.SHADOW and not decision.clamped and step % SHADOW_STEPS == 0:
+        return Judgement(np.stack([slots, scheduled, scheduled > 0]), choice.drafts, SHADOW_STEPS * UNITS)
+    if explored is None or explored.depth < num_positions:
+        return None
+    chosen = np.zeros(len(slots), np.int64)
+    chosen[list(explored.rows)] = 1
+    weight = round(UNITS / (explored.chance * explored.propensity))
+    return Judgement(np.stack([slots, scheduled, chosen]), alone(), weight)
+
+
+def lost(
     confidences: NDArray[np.float32],
-    scheduled: NDArray[np.int32],
-    admitted: NDArray[np.int32],
-    forced: NDArray[np.int32],
+    scheduled: NDArray[np.integer[Any]],
+    accepted: NDArray[np.integer[Any]],
+    alone: int,
 ) -> NDArray[np.int32]:
-    """int32[R], what each request would have been admitted without being forced, at the same worst admitted slot.
+    """int32[R], tokens of each request that passed and would not, had only the `alone` best slots been verified.
 
-    confidences: float32[R, K]; admitted: int32[R] as `budget.split` gave it with `forced`. A forced slot had merit if
-    it survives at least as probably as the worst slot that was admitted unforced; if there is none, it had not.
+    confidences: float32[R, K] of this step, of all slots, verified or not; scheduled, accepted: int[R]. Meaningful for
+    blocks that were verified whole.
     """
-    survival = np.multiply.accumulate(confidences, axis=1)
-    positions = np.arange(confidences.shape[1])
-    chosen = (positions < admitted[:, None]) & (positions >= forced[:, None])
-    worst = survival[chosen].min(initial=np.inf)
-    would = (positions < np.minimum(scheduled, forced)[:, None]) & (survival >= worst)
-    merited = np.where(would.sum(axis=1) < forced, would.sum(axis=1), admitted)
-    return np.asarray(merited, np.int32)
-
-
-class TrimmingLoss:
-    """Accepted tokens a block that trimming loses, from blocks verified beyond the budget.
-
-    num_positions: K. State: weight float64[K], loss float64[K], squares float64[K].
-    """
-
-    def __init__(self, num_positions: int) -> None:
-        self._weight = np.zeros(num_positions)
-        self._loss = np.zeros(num_positions)
-        self._squares = np.zeros((2, num_positions))
-
-    def add(
-        self,
-        explored: NDArray[np.integer],
-        propensities: NDArray[np.floating],
-        accepted: NDArray[np.integer],
-        merited: NDArray[np.integer],
-    ) -> None:
-        """Blocks of one step, each [B]; those with `explored` 0 are passed over.
-
-        explored: depth verified whatever the confidences; propensities: of that depth, in (0, 1]; accepted: tokens
-        that passed; merited: what the budget alone would have verified.
-        """
-        drawn = np.flatnonzero(explored)
-        positions = np.arange(len(self._weight))
-        seen = positions < explored[drawn, None]
-        weight = seen / propensities[drawn, None]
-        lost = (positions >= merited[drawn, None]) & (positions < accepted[drawn, None])
-        self._weight += weight.sum(axis=0)
-        self._loss += (weight * lost).sum(axis=0)
-        self._squares += (weight**2).sum(axis=0), (weight**2 * lost).sum(axis=0)
-
-    @property
-    def by_position(self) -> NDArray[np.float64]:
-        """float64[K], accepted tokens a block lost at each position; NaN where no row reached that deep."""
-        with np.errstate(invalid="ignore"):
-            return self._loss / self._weight
-
-    @property
-    def tokens_a_block(self) -> float:
-        """Accepted tokens lost a block; NaN while a position was never seen."""
-        return float(self.by_position.sum())
-
-    @property
-    def standard_error(self) -> float:
-        """Of `tokens_a_block`, with rows taken as independent and positions as perfectly correlated: an upper bound."""
-        rate = self.by_position
-        all_squares, lost_squares = self._squares
-        # Σ w²(lost − rate)², with lost either 0 or 1.
-        spread = lost_squares * (1.0 - 2.0 * rate) + all_squares * rate**2
-        with np.errstate(invalid="ignore"):
-            return float((np.sqrt(np.maximum(spread, 0.0)) / self._weight).sum())
+    kept = split(confidences, np.asarray(scheduled, np.int32), alone)
+    return np.asarray(np.maximum(accepted - kept, 0), np.int32)

@@ -26,6 +26,7 @@ from vllm_client_hook.channel import Identity, open_channel
 from vllm_client_hook.endings import ending_of
 from vllm_client_hook.outbound import Outbound, limits_of
 from vllm_client_hook.pushes import Pushes
+from vllm_client_hook.trimming_cost import UNITS
 from vllm_client_hook.uplink_settings import Capabilities, UplinkSettings
 
 if TYPE_CHECKING:
@@ -134,7 +135,8 @@ class Uplink:
         counters = getattr(graded, "counters", None)
         if counters is not None:
             self.exclude({reason: int(counters[reason]) for reason in _REASONS if counters[reason]})
-            self.report(**{name: int(counters[at]) for name, at in _TOTALS.items()})
+            totals = {name: int(counters[at]) for name, at in _TOTALS.items()}
+            self.report(**totals, **{name: int(counters[at]) / UNITS for name, at in _JUDGED.items()})
         if len(graded) and self._outbound.offer(graded, self._clock()):
             self._wake.set()
 
@@ -443,4 +445,5 @@ _APPLIED: Final = (
 
 #: Totals of WorkerReport that rows bring, and where.
 _TOTALS: Final = {"verified": rows.VERIFIED, "accepted": rows.ACCEPTED, "explored": rows.EXPLORED}
+_JUDGED: Final = {"judged_lost": rows.JUDGED_LOST, "judged_blocks": rows.JUDGED_BLOCKS}
 _REASONS: Final = tuple(number for number in types_pb2.ExclusionReason.values() if number)

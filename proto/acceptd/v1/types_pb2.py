@@ -14,17 +14,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61\x63\x63\x65ptd/v1/types.proto\x12\nacceptd.v1\"\xeb\x01\n\x07PairKey\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\r\n\x05\x64raft\x18\x02 \x01(\t\x12\x17\n\x0ftarget_revision\x18\x03 \x01(\t\x12\x16\n\x0e\x64raft_revision\x18\x04 \x01(\t\x12\x0e\n\x06method\x18\x05 \x01(\t\x12\x1e\n\x16num_speculative_tokens\x18\x06 \x01(\r\x12\x16\n\x0e\x64raft_sampling\x18\x07 \x01(\t\x12\x14\n\x0cquantization\x18\x08 \x01(\t\x12\x1a\n\x12weights_generation\x18\t \x01(\x04\x12\x16\n\x0e\x66\x65\x61ture_schema\x18\n \x01(\r\")\n\x07Version\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\"J\n\x13SegmentCoefficients\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12\x0e\n\x06slopes\x18\x02 \x03(\x02\x12\x12\n\nintercepts\x18\x03 \x03(\x02\"\xb7\x01\n\x0c\x43oefficients\x12$\n\x07version\x18\x01 \x01(\x0b\x32\x13.acceptd.v1.Version\x12-\n\x04line\x18\x02 \x01(\x0b\x32\x1f.acceptd.v1.SegmentCoefficients\x12\r\n\x05knots\x18\x03 \x03(\x02\x12\x31\n\x08segments\x18\x04 \x03(\x0b\x32\x1f.acceptd.v1.SegmentCoefficients\x12\x10\n\x08\x65vidence\x18\x05 \x03(\x01\"\xb5\x02\n\x0cWorkerTotals\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x11\n\tscheduled\x18\x02 \x01(\x04\x12\x10\n\x08verified\x18\x03 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\x04\x12\x10\n\x08\x65xplored\x18\x05 \x01(\x04\x12\x15\n\rclamped_steps\x18\x06 \x01(\x04\x12\x19\n\x11zero_budget_steps\x18\x07 \x01(\x04\x12\"\n\x1averification_saved_seconds\x18\x08 \x01(\x01\x12\x15\n\rlost_accepted\x18\t \x01(\x01\x12.\n\nexclusions\x18\n \x03(\x0b\x32\x1a.acceptd.v1.ExclusionCount\x12\x16\n\x0e\x65xplored_extra\x18\x0b \x01(\x04\x12\x18\n\x10\x65xplored_seconds\x18\x0c \x01(\x01\"{\n\tCostTable\x12$\n\x05\x64raft\x18\x01 \x01(\x0b\x32\x15.acceptd.v1.CostCurve\x12%\n\x06verify\x18\x02 \x01(\x0b\x32\x15.acceptd.v1.CostCurve\x12\x0f\n\x07notices\x18\x03 \x03(\t\x12\x10\n\x08\x63\x61n_trim\x18\x04 \x01(\x08\"0\n\tCostCurve\x12\r\n\x05sizes\x18\x01 \x03(\r\x12\x14\n\x0cmilliseconds\x18\x02 \x03(\x01\"M\n\x0e\x45xclusionCount\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.acceptd.v1.ExclusionReason\x12\x0e\n\x06\x62locks\x18\x02 \x01(\x04\"7\n\x0c\x43\x61pabilities\x12\x11\n\tmax_knots\x18\x01 \x01(\r\x12\x14\n\x0cmax_segments\x18\x02 \x01(\r*\xd1\x04\n\x0f\x45xclusionReason\x12 \n\x1c\x45XCLUSION_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45XCLUSION_REASON_PADDED\x10\x01\x12\x1c\n\x18\x45XCLUSION_REASON_PREFILL\x10\x02\x12\"\n\x1e\x45XCLUSION_REASON_INVALID_DRAFT\x10\x03\x12%\n!EXCLUSION_REASON_STALE_PREDICTION\x10\x04\x12\x1b\n\x17\x45XCLUSION_REASON_WARMUP\x10\x05\x12%\n!EXCLUSION_REASON_REJECTION_METHOD\x10\x06\x12\x1e\n\x1a\x45XCLUSION_REASON_PENALTIES\x10\x07\x12\x1e\n\x1a\x45XCLUSION_REASON_BAD_WORDS\x10\x08\x12\x1f\n\x1b\x45XCLUSION_REASON_LOGIT_BIAS\x10\t\x12#\n\x1f\x45XCLUSION_REASON_ALLOWED_TOKENS\x10\n\x12\x1f\n\x1b\x45XCLUSION_REASON_MIN_TOKENS\x10\x0b\x12\x1c\n\x18\x45XCLUSION_REASON_GRAMMAR\x10\x0c\x12$\n EXCLUSION_REASON_THINKING_BUDGET\x10\r\x12%\n!EXCLUSION_REASON_LOGITS_PROCESSOR\x10\x0e\x12\x1f\n\x1b\x45XCLUSION_REASON_QUEUE_FULL\x10\x0f\x12\x1f\n\x1b\x45XCLUSION_REASON_NON_FINITE\x10\x10*J\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\r\n\tMODE_TRIM\x10\x01\x12\x0f\n\x0bMODE_SHADOW\x10\x02\x12\x0c\n\x08MODE_OFF\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61\x63\x63\x65ptd/v1/types.proto\x12\nacceptd.v1\"\xeb\x01\n\x07PairKey\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\r\n\x05\x64raft\x18\x02 \x01(\t\x12\x17\n\x0ftarget_revision\x18\x03 \x01(\t\x12\x16\n\x0e\x64raft_revision\x18\x04 \x01(\t\x12\x0e\n\x06method\x18\x05 \x01(\t\x12\x1e\n\x16num_speculative_tokens\x18\x06 \x01(\r\x12\x16\n\x0e\x64raft_sampling\x18\x07 \x01(\t\x12\x14\n\x0cquantization\x18\x08 \x01(\t\x12\x1a\n\x12weights_generation\x18\t \x01(\x04\x12\x16\n\x0e\x66\x65\x61ture_schema\x18\n \x01(\r\")\n\x07Version\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\"J\n\x13SegmentCoefficients\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12\x0e\n\x06slopes\x18\x02 \x03(\x02\x12\x12\n\nintercepts\x18\x03 \x03(\x02\"\xb7\x01\n\x0c\x43oefficients\x12$\n\x07version\x18\x01 \x01(\x0b\x32\x13.acceptd.v1.Version\x12-\n\x04line\x18\x02 \x01(\x0b\x32\x1f.acceptd.v1.SegmentCoefficients\x12\r\n\x05knots\x18\x03 \x03(\x02\x12\x31\n\x08segments\x18\x04 \x03(\x0b\x32\x1f.acceptd.v1.SegmentCoefficients\x12\x10\n\x08\x65vidence\x18\x05 \x03(\x01\"\xe1\x02\n\x0cWorkerTotals\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x11\n\tscheduled\x18\x02 \x01(\x04\x12\x10\n\x08verified\x18\x03 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\x04\x12\x10\n\x08\x65xplored\x18\x05 \x01(\x04\x12\x15\n\rclamped_steps\x18\x06 \x01(\x04\x12\x19\n\x11zero_budget_steps\x18\x07 \x01(\x04\x12\"\n\x1averification_saved_seconds\x18\x08 \x01(\x01\x12\x15\n\rlost_accepted\x18\t \x01(\x01\x12.\n\nexclusions\x18\n \x03(\x0b\x32\x1a.acceptd.v1.ExclusionCount\x12\x16\n\x0e\x65xplored_extra\x18\x0b \x01(\x04\x12\x18\n\x10\x65xplored_seconds\x18\x0c \x01(\x01\x12\x13\n\x0bjudged_lost\x18\r \x01(\x01\x12\x15\n\rjudged_blocks\x18\x0e \x01(\x01\"{\n\tCostTable\x12$\n\x05\x64raft\x18\x01 \x01(\x0b\x32\x15.acceptd.v1.CostCurve\x12%\n\x06verify\x18\x02 \x01(\x0b\x32\x15.acceptd.v1.CostCurve\x12\x0f\n\x07notices\x18\x03 \x03(\t\x12\x10\n\x08\x63\x61n_trim\x18\x04 \x01(\x08\"0\n\tCostCurve\x12\r\n\x05sizes\x18\x01 \x03(\r\x12\x14\n\x0cmilliseconds\x18\x02 \x03(\x01\"M\n\x0e\x45xclusionCount\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.acceptd.v1.ExclusionReason\x12\x0e\n\x06\x62locks\x18\x02 \x01(\x04\"7\n\x0c\x43\x61pabilities\x12\x11\n\tmax_knots\x18\x01 \x01(\r\x12\x14\n\x0cmax_segments\x18\x02 \x01(\r*\xd1\x04\n\x0f\x45xclusionReason\x12 \n\x1c\x45XCLUSION_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45XCLUSION_REASON_PADDED\x10\x01\x12\x1c\n\x18\x45XCLUSION_REASON_PREFILL\x10\x02\x12\"\n\x1e\x45XCLUSION_REASON_INVALID_DRAFT\x10\x03\x12%\n!EXCLUSION_REASON_STALE_PREDICTION\x10\x04\x12\x1b\n\x17\x45XCLUSION_REASON_WARMUP\x10\x05\x12%\n!EXCLUSION_REASON_REJECTION_METHOD\x10\x06\x12\x1e\n\x1a\x45XCLUSION_REASON_PENALTIES\x10\x07\x12\x1e\n\x1a\x45XCLUSION_REASON_BAD_WORDS\x10\x08\x12\x1f\n\x1b\x45XCLUSION_REASON_LOGIT_BIAS\x10\t\x12#\n\x1f\x45XCLUSION_REASON_ALLOWED_TOKENS\x10\n\x12\x1f\n\x1b\x45XCLUSION_REASON_MIN_TOKENS\x10\x0b\x12\x1c\n\x18\x45XCLUSION_REASON_GRAMMAR\x10\x0c\x12$\n EXCLUSION_REASON_THINKING_BUDGET\x10\r\x12%\n!EXCLUSION_REASON_LOGITS_PROCESSOR\x10\x0e\x12\x1f\n\x1b\x45XCLUSION_REASON_QUEUE_FULL\x10\x0f\x12\x1f\n\x1b\x45XCLUSION_REASON_NON_FINITE\x10\x10*J\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\r\n\tMODE_TRIM\x10\x01\x12\x0f\n\x0bMODE_SHADOW\x10\x02\x12\x0c\n\x08MODE_OFF\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'acceptd.v1.types_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_EXCLUSIONREASON']._serialized_start=1205
-  _globals['_EXCLUSIONREASON']._serialized_end=1798
-  _globals['_MODE']._serialized_start=1800
-  _globals['_MODE']._serialized_end=1874
+  _globals['_EXCLUSIONREASON']._serialized_start=1249
+  _globals['_EXCLUSIONREASON']._serialized_end=1842
+  _globals['_MODE']._serialized_start=1844
+  _globals['_MODE']._serialized_end=1918
   _globals['_PAIRKEY']._serialized_start=39
   _globals['_PAIRKEY']._serialized_end=274
   _globals['_VERSION']._serialized_start=276
@@ -34,13 +34,13 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_COEFFICIENTS']._serialized_start=396
   _globals['_COEFFICIENTS']._serialized_end=579
   _globals['_WORKERTOTALS']._serialized_start=582
-  _globals['_WORKERTOTALS']._serialized_end=891
-  _globals['_COSTTABLE']._serialized_start=893
-  _globals['_COSTTABLE']._serialized_end=1016
-  _globals['_COSTCURVE']._serialized_start=1018
-  _globals['_COSTCURVE']._serialized_end=1066
-  _globals['_EXCLUSIONCOUNT']._serialized_start=1068
-  _globals['_EXCLUSIONCOUNT']._serialized_end=1145
-  _globals['_CAPABILITIES']._serialized_start=1147
-  _globals['_CAPABILITIES']._serialized_end=1202
+  _globals['_WORKERTOTALS']._serialized_end=935
+  _globals['_COSTTABLE']._serialized_start=937
+  _globals['_COSTTABLE']._serialized_end=1060
+  _globals['_COSTCURVE']._serialized_start=1062
+  _globals['_COSTCURVE']._serialized_end=1110
+  _globals['_EXCLUSIONCOUNT']._serialized_start=1112
+  _globals['_EXCLUSIONCOUNT']._serialized_end=1189
+  _globals['_CAPABILITIES']._serialized_start=1191
+  _globals['_CAPABILITIES']._serialized_end=1246
 # @@protoc_insertion_point(module_scope)

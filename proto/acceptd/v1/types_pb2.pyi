@@ -111,7 +111,7 @@ class Coefficients(_message.Message):
     def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., line: _Optional[_Union[SegmentCoefficients, _Mapping]] = ..., knots: _Optional[_Iterable[float]] = ..., segments: _Optional[_Iterable[_Union[SegmentCoefficients, _Mapping]]] = ..., evidence: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class WorkerTotals(_message.Message):
-    __slots__ = ("steps", "scheduled", "verified", "accepted", "explored", "clamped_steps", "zero_budget_steps", "verification_saved_seconds", "lost_accepted", "exclusions", "explored_extra", "explored_seconds")
+    __slots__ = ("steps", "scheduled", "verified", "accepted", "explored", "clamped_steps", "zero_budget_steps", "verification_saved_seconds", "lost_accepted", "exclusions", "explored_extra", "explored_seconds", "judged_lost", "judged_blocks")
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULED_FIELD_NUMBER: _ClassVar[int]
     VERIFIED_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +124,8 @@ class WorkerTotals(_message.Message):
     EXCLUSIONS_FIELD_NUMBER: _ClassVar[int]
     EXPLORED_EXTRA_FIELD_NUMBER: _ClassVar[int]
     EXPLORED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    JUDGED_LOST_FIELD_NUMBER: _ClassVar[int]
+    JUDGED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     steps: int
     scheduled: int
     verified: int
@@ -136,7 +138,9 @@ class WorkerTotals(_message.Message):
     exclusions: _containers.RepeatedCompositeFieldContainer[ExclusionCount]
     explored_extra: int
     explored_seconds: float
-    def __init__(self, steps: _Optional[int] = ..., scheduled: _Optional[int] = ..., verified: _Optional[int] = ..., accepted: _Optional[int] = ..., explored: _Optional[int] = ..., clamped_steps: _Optional[int] = ..., zero_budget_steps: _Optional[int] = ..., verification_saved_seconds: _Optional[float] = ..., lost_accepted: _Optional[float] = ..., exclusions: _Optional[_Iterable[_Union[ExclusionCount, _Mapping]]] = ..., explored_extra: _Optional[int] = ..., explored_seconds: _Optional[float] = ...) -> None: ...
+    judged_lost: float
+    judged_blocks: float
+    def __init__(self, steps: _Optional[int] = ..., scheduled: _Optional[int] = ..., verified: _Optional[int] = ..., accepted: _Optional[int] = ..., explored: _Optional[int] = ..., clamped_steps: _Optional[int] = ..., zero_budget_steps: _Optional[int] = ..., verification_saved_seconds: _Optional[float] = ..., lost_accepted: _Optional[float] = ..., exclusions: _Optional[_Iterable[_Union[ExclusionCount, _Mapping]]] = ..., explored_extra: _Optional[int] = ..., explored_seconds: _Optional[float] = ..., judged_lost: _Optional[float] = ..., judged_blocks: _Optional[float] = ...) -> None: ...
 
 class CostTable(_message.Message):
     __slots__ = ("draft", "verify", "notices", "can_trim")
