@@ -67,6 +67,7 @@ _READS: Final = frozenset(
         "GetPair",
         "WatchPair",
         "GetHistory",
+        "GetCosts",
         "ListWorkers",
         "GetCosts",
         "TapPair",

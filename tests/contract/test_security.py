@@ -22,7 +22,7 @@ from acceptd.modes import Mode
 from acceptd.types import PairKey
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
 from estimator_service.config import load_settings
-from estimator_service.identity import Role
+from estimator_service.identity import Role, needed_role
 from estimator_service.tokens import line_of, new_token
 from vllm_client_hook.backoff import BackoffSettings
 from vllm_client_hook.channel import Identity
@@ -328,6 +328,14 @@ async def test_headers_that_are_too_large_end_the_call_and_no_other(start, conne
         assert status in {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL}
     assert await pairs(channel, tokens.header("olga")) == grpc.StatusCode.OK
     assert (await worker.batch(1, rows(30, 1))).rows_accepted == 30
+
+
+def test_every_method_of_inspect_is_a_readers_or_an_operators():
+    """A method that is added later fails here until somebody decides whose it is."""
+    changes = {"PinPair", "UnpinPair", "RollbackPair", "ResetPair", "SetMode", "ImportPair"}
+    methods = {method.name for method in inspect_pb2.DESCRIPTOR.services_by_name["Inspect"].methods}
+    needed = {name: needed_role(f"/acceptd.v1.Inspect/{name}") for name in methods}
+    assert needed == {name: Role.OPERATOR if name in changes else Role.READER for name in methods}
 
 
 # The metrics port
