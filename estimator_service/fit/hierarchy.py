@@ -12,6 +12,7 @@ are about 50 rows, the role that n/(n + 50) has in vLLM's estimator.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -71,9 +72,8 @@ def _trend(intercepts: Floats, information: Floats, own: float, smooth: float) -
     k = len(intercepts)
     if k == 1:
         return np.full(1, PRIOR_INTERCEPT)
-    difference = np.diff(np.eye(k), axis=0)
-    chain = smooth * difference.T @ difference
-    chain[np.diag_indices(k)] += own + information + _RIDGE
+    chain = smooth * _chain(k)
+    chain.flat[:: k + 1] += own + information + _RIDGE
     smoothed = np.linalg.solve(chain, information * intercepts + own * PRIOR_INTERCEPT)
     beside = np.zeros(k)
     beside[1:] += smoothed[:-1]
@@ -83,6 +83,15 @@ def _trend(intercepts: Floats, information: Floats, own: float, smooth: float) -
     total = smooth * count + own
     mean: Floats = (smooth * beside + own * PRIOR_INTERCEPT) / np.where(total > 0, total, 1.0)
     return mean
+
+
+@cache
+def _chain(k: int) -> Floats:
+    """Sum of squared differences of neighbours as a quadratic form, float64[K, K]. One for each K: at most 64."""
+    difference = np.diff(np.eye(k), axis=0)
+    form: Floats = difference.T @ difference
+    form.flags.writeable = False
+    return form
 
 
 def fit_link(cells: Cells, line: Point, start: Point | None = None) -> Point:
