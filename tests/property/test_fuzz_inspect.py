@@ -15,7 +15,7 @@ import grpc
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from prometheus_client import CollectorRegistry
-from test_fuzz_messages import batch, check_sane, hello, make_fleet, mutate
+from test_fuzz_messages import batch, check_sane, hello, make_fleet, mutate, quiet, take_events
 
 from acceptd.v1 import estimator_pb2, inspect_pb2
 from estimator_service.clock import SystemClock
@@ -24,6 +24,8 @@ from estimator_service.gate import Gate
 from estimator_service.inspect_rpc import InspectServicer
 from estimator_service.metrics import Metrics
 from estimator_service.pair_export import _checksum
+
+__all__ = ["quiet"]
 
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "10000"))
 
@@ -145,6 +147,7 @@ async def test_any_request_is_answered_or_refused_in_words():
                 assert len(context.details) < 10_000
                 outcome = context.code.name
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
+            take_events(fleet)
         grown = tracemalloc.get_traced_memory()[0] - base
     finally:
         tracemalloc.stop()
