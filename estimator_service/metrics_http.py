@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import logging
 from typing import TYPE_CHECKING, Final
@@ -31,8 +32,11 @@ logger = logging.getLogger(__name__)
 
 #: Bytes of a request, line and headers together. Prometheus sends under 1 kB.
 _MAX_REQUEST: Final = 16 * 1024
-#: Connections at once; more are turned away with 503. A scraper needs one.
+#: Connections at once. One more takes the place of the oldest that has not said what it wants, so that those who say
+#: nothing do not keep a probe of /healthz out; if all have, it is turned away with 503. A scraper needs one.
 _MAX_CONNECTIONS: Final = 16
+#: Seconds that answers under way have when the service stops.
+_LAST_SECONDS: Final = 1.0
 #: Seconds for a request to arrive, and for its answer to be taken.
 _SECONDS: Final = 10.0
 _REASONS: Final = {
@@ -69,7 +73,11 @@ class MetricsHttp:
         self.address = ""
         self._fleet = fleet
         self._registry = registry
-        self._open = 0
+        #: Connections, and of them those whose request has not arrived, oldest first.
+        self._open: dict[asyncio.StreamWriter, None] = {}
+        self._silent: dict[asyncio.StreamWriter, None] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._server: asyncio.Server | None = None
         self._routes: dict[str, Callable[[Request], Awaitable[Answer]]] = {
             "/metrics": self._metrics,
@@ -90,19 +98,28 @@ class MetricsHttp:
         self.address = str(address._replace(port=self._server.sockets[0].getsockname()[1]))
 
     async def stop(self) -> None:
-        """Takes no more requests."""
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
+        """Takes no more requests, and ends every connection: browsers hold some open to ask nothing."""
+        if self._server is None:
+            return
+        self._server.close()
+        _abort(self._silent)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), _LAST_SECONDS)
+        _abort(self._open)
+        await self._idle.wait()
+        await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        room = self._make_room()
+        self._open[writer] = None
+        self._idle.clear()
         try:
             async with asyncio.timeout(_SECONDS):
                 peer = str(writer.get_extra_info("peername"))
                 head_only, answer = False, Answer(503, b"busy\n")
-                if self._open <= _MAX_CONNECTIONS:
-                    head_only, answer = await self._answer(reader, peer)
+                if room:
+                    self._silent[writer] = None
+                    head_only, answer = await self._answer(reader, writer, peer)
                 fields = (
                     ("Content-Type", answer.content_type),
                     ("Content-Length", str(len(answer.body))),
@@ -115,18 +132,38 @@ class MetricsHttp:
                 if not head_only:
                     writer.write(answer.body)
                 await writer.drain()
+                writer.close()
+                await writer.wait_closed()
         except (TimeoutError, ConnectionError) as error:
             logger.debug("HTTP: %r", error)
         finally:
-            self._open -= 1
-            writer.close()
+            self._silent.pop(writer, None)
+            del self._open[writer]
+            # A peer that does not read would keep a connection that is merely closed, with what is left to send.
+            writer.transport.abort()
+            if not self._open:
+                self._idle.set()
 
-    async def _answer(self, reader: asyncio.StreamReader, peer: str) -> tuple[bool, Answer]:
+    def _make_room(self) -> bool:
+        """Whether another connection is taken."""
+        if len(self._open) < _MAX_CONNECTIONS:
+            return True
+        if not self._silent:
+            return False
+        oldest = next(iter(self._silent))
+        del self._silent[oldest]
+        oldest.transport.abort()
+        return True
+
+    async def _answer(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str
+    ) -> tuple[bool, Answer]:
         """(whether the body stays here, the answer)."""
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             return False, Answer(400, b"accepted: an HTTP request of at most 16 KiB\n")
+        self._silent.pop(writer, None)
         line, *fields = head.split("\r\n")
         method, _, rest = line.partition(" ")
         path, _, query = rest.partition(" ")[0].partition("?")
@@ -175,6 +212,11 @@ class MetricsHttp:
             "workers": len(self._fleet.sessions),
         }
         return Answer(503 if self._fleet.draining else 200, json.dumps(body).encode() + b"\n", "application/json")
+
+
+def _abort(writers: dict[asyncio.StreamWriter, None]) -> None:
+    for writer in writers:
+        writer.transport.abort()
 
 
 def _bearer(header: str) -> str:
