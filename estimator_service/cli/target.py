@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -15,6 +16,7 @@ import typer
 from acceptd.errors import ConfigError
 from acceptd.limits import MAX_MESSAGE_BYTES
 from estimator_service.cli.options import DEFAULT_ADDRESS, Address
+from estimator_service.config import parse_address
 
 _PANEL: Final = "Identity"
 _OPTIONS: Final[dict[str, Any]] = {
@@ -78,6 +80,8 @@ class Target:
             raise ConfigError(
                 f"--token-file {self.token_file}: not a token; accepted: a file that holds one and no more"
             )
+        if not self.ca and not parse_address(self.address).loopback:
+            sys.stderr.write(f"warning: the token goes to {self.address} in the clear; --ca turns TLS on\n")
         return (("authorization", f"Bearer {text}"),)
 
 

@@ -17,6 +17,7 @@ import trustme
 from running import ENVIRONMENT, TRACE, Done, acceptd, serving
 
 from acceptd.v1 import inspect_pb2
+from estimator_service.cli.target import Target
 from estimator_service.cli.transfer import MAGIC, file_name
 from estimator_service.tokens import digest_of
 
@@ -144,6 +145,18 @@ def test_without_a_token_or_trust_a_command_says_what_it_needs(service: Secured)
     assert done.status == 1
     assert "not a token" in done.err
     assert "one" not in done.err.replace("holds one", "")
+
+
+def test_a_token_in_the_clear_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = new_token(tmp_path, "a", "--role", "reader")
+    files = {"token_file": str(tmp_path / "a.token"), "ca": ""}
+    for address, warned in (("127.0.0.1:1", False), ("[::1]:1", False), ("10.0.0.7:1", True), ("rack1:1", True)):
+        assert Target(address, **files).metadata() == (("authorization", f"Bearer {token}"),)
+        said = capsys.readouterr().err
+        assert ("in the clear" in said) == warned
+        assert token not in said
+    Target("rack1:1", **{**files, "ca": "x"}).metadata()
+    assert capsys.readouterr().err == ""
 
 
 def test_the_environment_names_the_files_as_for_the_hook(service: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
