@@ -261,10 +261,13 @@ def pair() -> Dashboard:
         ),
         series(
             "What trimming earns and costs",
-            "Verification time saved, by the cost tables; accepted tokens lost, estimated from exploration.",
+            "Verification time saved and added by exploration, by the cost tables; accepted tokens lost, by "
+            "confidences and by verdicts on blocks verified whole.",
             "short",
             Query(f"rate(acceptd_worker_verification_saved_seconds_total{PAIR}[5m])", "seconds saved a second"),
+            Query(f"rate(acceptd_worker_explored_seconds_total{PAIR}[5m])", "seconds explored a second"),
             Query(f"rate(acceptd_worker_lost_accepted_total{PAIR}[5m])", "tokens lost a second"),
+            Query(f"rate(acceptd_worker_judged_lost_total{PAIR}[5m])", "tokens lost a second, by verdicts"),
             low=0,
         ),
         series(

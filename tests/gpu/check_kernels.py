@@ -23,9 +23,10 @@ from vllm_client_hook import kernels, reference
 from vllm_client_hook.block import SLOPE_STRIDE, Block
 from vllm_client_hook.estimator import AcceptanceEstimator
 from vllm_client_hook.ranks import SingleRank
-from vllm_client_hook.rows import NUM_COUNTERS, Rows
+from vllm_client_hook.rows import JUDGED_BLOCKS, NUM_COUNTERS, Rows
 from vllm_client_hook.slots import Page, Slots
 from vllm_client_hook.tap import INTERVAL
+from vllm_client_hook.trimming_cost import UNITS, Judgement
 
 TEMPERATURES = (1.0, 0.3, 0.0, 0.7, 1.5, 0.05)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -224,9 +225,12 @@ def check_step(shape: Shape) -> Iterator[Result]:
     estimator.step(idx, sampled, rejected)  # compiles; its predictions are missing, so it gives no rows
     torch.cuda.synchronize()
     positions = [torch.tensor(k, device=shape.device) for k in range(shape.positions)]
+    every = np.array([inputs.idx.cpu().numpy(), np.full(shape.rows, shape.positions), np.ones(shape.rows)], np.int64)
+    judged = Judgement(every, shape.rows * shape.positions // 2, UNITS)
     torch.cuda.set_sync_debug_mode("error")
     try:
         for n in range(steps):
+            estimator.judged = judged
             estimator.admit(n % shape.rows, None)
             for position in positions:
                 arguments = inputs.logits, inputs.idx, position, inputs.confidence, inputs.temperature
@@ -237,6 +241,8 @@ def check_step(shape: Shape) -> Iterator[Result]:
     estimator.flush()
     rows = sum(map(len, received))
     yield Result("steps that failed or synchronised", float(bool(estimator.frozen)), 0.0, "")
+    blocks = int(received[-1].counters[JUDGED_BLOCKS]) // UNITS
+    yield Result("blocks judged that are missing", float(abs(blocks - steps * (shape.rows - 1))), 0.0, "blocks")
     # The request admitted in a step has lost its predictions by the time it is graded.
     yield Result("rows missing at the uplink", float(abs(rows - steps * (shape.rows - 1))), 0.0, "rows")
 

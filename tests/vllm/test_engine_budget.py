@@ -43,6 +43,13 @@ def test_shadow_mode_gives_the_tokens_of_adaptive_verification_off(watched, tmp_
     assert len(after["splits"]) == len(before["splits"])
     assert after["status"]["saved_ms"] > before["status"]["saved_ms"]
     assert after["status"]["clamped_steps"] == 0
+    # The verdicts of every 8th step of 3 requests say what trimming would have lost, for the 8: one such step more or
+    # less than there were blocks.
+    judged = after["judged_blocks"] - before["judged_blocks"]
+    blocks = (after["status"]["scheduled"] - before["status"]["scheduled"]) / 4
+    assert before["judged_blocks"] == 0
+    assert judged > 0
+    assert abs(judged - blocks) <= 8 * 3
 
 
 def test_trimming_explores(watched):
@@ -50,6 +57,7 @@ def test_trimming_explores(watched):
     assert found["mode"] == "trim"
     assert found["failed"] == ""
     assert found["explored"] > watched["shadow"]["status"]["explored"]
+    assert watched["trim"]["judged_blocks"] > watched["shadow"]["judged_blocks"]
 
 
 def test_ranks_that_differ_in_the_last_bit_agree_with_the_option_and_switch_modes_together(tmp_path):

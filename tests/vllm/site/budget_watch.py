@@ -24,6 +24,8 @@ def install(how):
     from vllm.v1.worker.gpu_worker import Worker
 
     from vllm_client_hook import patch_budget
+    from vllm_client_hook.rows import JUDGED_BLOCKS
+    from vllm_client_hook.trimming_cost import UNITS
 
     stock_tokens = adaptive_verification.AdaptiveVerificationManager.get_num_tokens
     stock_split = adaptive_verification._assign_draft_token_budget
@@ -81,8 +83,10 @@ def install(how):
             uplink.latest = lambda: pushed
 
     def budget_watched(self):
+        tap = self._acceptd_link.estimator._tap
         return {name: list(entries) for name, entries in vars(WATCH).items()} | {
-            "status": self._acceptd_link.budget.status()
+            "status": self._acceptd_link.budget.status(),
+            "judged_blocks": None if tap is None else int(tap.totals[JUDGED_BLOCKS]) / UNITS,
         }
 
     Worker.adopt, Worker.push, Worker.budget_watched = adopt, push, budget_watched
