@@ -20,6 +20,9 @@ from estimator_service.fit.settings import FitSettings
 _FIT = FitSettings()
 
 ENV_PREFIX = "ACCEPTD_"
+#: Likeness, of 1, from which on an unknown variable is taken for a misspelt setting: two letters the wrong way round
+#: are, none of the hook's own variables is.
+_NEAR_MISS = 0.8
 #: Names the TOML file, and is itself no setting.
 CONFIG_VARIABLE = "ACCEPTD_CONFIG"
 
@@ -264,7 +267,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
             continue
         if key in Settings.model_fields:
             found[key] = value
-        elif close := difflib.get_close_matches(key, Settings.model_fields, 1, cutoff=0.85):
+        elif close := difflib.get_close_matches(key, Settings.model_fields, 1, cutoff=_NEAR_MISS):
             raise ConfigError(f"environment: {name} is not a setting; did you mean {ENV_PREFIX}{close[0].upper()}?")
     return found
 

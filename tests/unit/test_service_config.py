@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from acceptd.errors import ConfigError
 from estimator_service.config import load_settings, parse_address
+from vllm_client_hook.config import HookSettings
 
 
 def test_flags_come_before_the_environment_and_that_before_the_file(tmp_path):
@@ -37,6 +40,7 @@ def test_the_environment_can_name_the_file(tmp_path):
         ({"listen": ""}, {}, None, ["listen", "HOST:PORT"]),
         ({"method": "magic"}, {}, None, ["flags", "method", "'auto', 'line' or 'round'"]),
         ({}, {"ACCEPTD_ROUND_BLOCKS": "many"}, None, ["environment", "round_blocks", "'many'", "integer"]),
+        ({}, {"ACCEPTD_LISTNE": "x"}, None, ["ACCEPTD_LISTNE", "did you mean ACCEPTD_LISTEN"]),
         ({}, {"ACCEPTD_ROUND_BLOKS": "5"}, None, ["ACCEPTD_ROUND_BLOKS", "did you mean ACCEPTD_ROUND_BLOCKS"]),
         ({}, {}, "round_bloks = 5", ["round_bloks is not a setting", "did you mean round_blocks"]),
         ({}, {}, "qqqq = 5", ["qqqq is not a setting", "accepted: ", "round_blocks"]),
@@ -79,3 +83,8 @@ def test_beyond_loopback_needs_insecure():
 def test_addresses():
     assert str(parse_address("[::1]:5")) == "[::1]:5"
     assert parse_address("host:0").port == 0
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(HookSettings), ids=lambda field: field.name)
+def test_the_hooks_variables_are_no_misspelt_settings(field):
+    assert load_settings(environ={f"ACCEPTD_{field.name.upper()}": "x"}) == load_settings(environ={})
