@@ -143,7 +143,7 @@ async def test_after_a_day_file_and_memory_are_what_they_were_after_an_hour(tmp_
             for _ in range(int(HOUR / STEP)):
                 await day.step()
                 blocks += BLOCKS
-                if day.steps % 4 == 0:
+                if day.steps % 12 == 0:
                     await committed(server, clock)
             if hour >= 2:
                 sizes.append(on_disk(tmp_path))
