@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import version as installed_version
 
 import grpc
 import typer
 from google import protobuf
 
+from acceptd import __version__
 from acceptd.limits import FEATURE_SCHEMA
 from estimator_service.cli.options import Json
 from estimator_service.cli.output import console, facts, print_json
@@ -27,7 +27,7 @@ def version(as_json: Json = False) -> None:
       acceptd version --json
     """
     values = {
-        "acceptd": installed_version("acceptd"),
+        "acceptd": __version__,
         "protocol": "acceptd.v1",
         "feature_schema": str(FEATURE_SCHEMA),
         "python": platform.python_version(),
