@@ -5,12 +5,15 @@ from __future__ import annotations
 import email
 import subprocess
 import sys
+import tomllib
 import zipfile
 from email.message import Message
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+import acceptd
 
 ROOT = Path(__file__).resolve().parents[2]
 FORBIDDEN = {"torch", "triton", "vllm"}
@@ -90,3 +93,7 @@ def test_the_hook_and_the_wire_load_without_any_extra(wheel: Path) -> None:
         [sys.executable, "-c", program], check=False, capture_output=True, text=True, env={"PYTHONPATH": str(wheel)}
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_code_says_the_version_it_is_packaged_as() -> None:
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == acceptd.__version__
