@@ -36,6 +36,13 @@ KEY = PairKey("target", "draft", K)
 MUTATIONS = int(os.environ.get("FUZZ_INPUTS", "10000"))
 SETTINGS = load_settings({"round_blocks": 200, "round_min_seconds": 0, "max_pairs": 4}, environ={})
 
+COSTS = {
+    "draft": {"sizes": [0, 8], "milliseconds": [1.0, 2.0]},
+    "verify": {"sizes": [0, 8, 64], "milliseconds": [1.0, 1.0, 4.0]},
+    "notices": ["verify curve: smoothed"],
+    "can_trim": True,
+}
+
 
 def make_fleet() -> Fleet:
     """A fleet that writes nothing and refits often."""
@@ -144,7 +151,11 @@ def samples() -> list[bytes]:
         estimator_pb2.StreamRequest(hello=hello()),
         estimator_pb2.StreamRequest(update_status={"nonce": 1, "version": {"epoch": 1}, "rejected": "no"}),
         estimator_pb2.StreamRequest(
-            report={"totals": {"steps": 4, "verified": 3, "exclusions": [{"reason": 7, "blocks": 1}]}, "mode": 1}
+            report={
+                "totals": {"steps": 4, "verified": 3, "exclusions": [{"reason": 7, "blocks": 1}]},
+                "mode": 1,
+                "costs": COSTS,
+            }
         ),
     ]
     return [request.SerializeToString() for request in requests]
@@ -240,6 +251,18 @@ _batches = st.builds(
     exclusions=_exclusions,
 )
 _doubles = st.floats()
+_curves = st.builds(
+    types_pb2.CostCurve,
+    sizes=st.lists(st.integers(0, 2**32 - 1), max_size=4) | st.just(range(600)),
+    milliseconds=st.lists(st.floats(), max_size=4),
+)
+_costs = st.builds(
+    types_pb2.CostTable,
+    draft=_curves,
+    verify=_curves,
+    notices=st.lists(st.text(max_size=300), max_size=20),
+    can_trim=st.booleans(),
+)
 _reports = st.builds(
     estimator_pb2.WorkerReport,
     totals=st.builds(
@@ -248,9 +271,14 @@ _reports = st.builds(
         scheduled=_counts,
         verification_saved_seconds=_doubles,
         lost_accepted=_doubles,
+        explored_extra=_counts,
+        explored_seconds=_doubles,
+        judged_lost=_doubles,
+        judged_blocks=_doubles,
         exclusions=_exclusions,
     ),
     mode=st.integers(0, 2**31 - 1),
+    costs=st.none() | _costs,
 )
 _statuses = st.builds(estimator_pb2.UpdateStatus, nonce=_counts, version=_versions, rejected=st.text(max_size=400))
 _requests = st.one_of(
