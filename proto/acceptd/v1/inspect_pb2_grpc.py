@@ -7,7 +7,7 @@ from acceptd.v1 import inspect_pb2 as acceptd_dot_v1_dot_inspect__pb2
 
 class InspectStub(object):
     """For people and their tools: what the service knows. A pair is named by its id (`PairSummary.id`) or any unique
-    prefix of it; NOT_FOUND names the candidates, FAILED_PRECONDITION an ambiguous prefix.
+    prefix of it; NOT_FOUND names the candidates, FAILED_PRECONDITION an ambiguous prefix, INVALID_ARGUMENT none.
     """
 
     def __init__(self, channel):
@@ -95,7 +95,7 @@ class InspectStub(object):
 
 class InspectServicer(object):
     """For people and their tools: what the service knows. A pair is named by its id (`PairSummary.id`) or any unique
-    prefix of it; NOT_FOUND names the candidates, FAILED_PRECONDITION an ambiguous prefix.
+    prefix of it; NOT_FOUND names the candidates, FAILED_PRECONDITION an ambiguous prefix, INVALID_ARGUMENT none.
     """
 
     def ListPairs(self, request, context):
@@ -292,7 +292,7 @@ def add_InspectServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Inspect(object):
     """For people and their tools: what the service knows. A pair is named by its id (`PairSummary.id`) or any unique
-    prefix of it; NOT_FOUND names the candidates, FAILED_PRECONDITION an ambiguous prefix.
+    prefix of it; NOT_FOUND names the candidates, FAILED_PRECONDITION an ambiguous prefix, INVALID_ARGUMENT none.
     """
 
     @staticmethod
