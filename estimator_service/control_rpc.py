@@ -10,8 +10,8 @@ import grpc
 from acceptd.codec import decode_version
 from acceptd.errors import AcceptdError
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
+from estimator_service.access.gate_rpc import caller_name
 from estimator_service.control import By
-from estimator_service.gate_rpc import caller_name
 from estimator_service.state import pair_state
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from acceptd.v1 import estimator_pb2
     from estimator_service.clock import Clock
     from estimator_service.config import Settings
-    from estimator_service.ledger import Ledger
     from estimator_service.metrics import Metrics
+    from estimator_service.storage.ledger import Ledger
 
 logger = logging.getLogger(__name__)
 logger.addFilter(LogLimit())

@@ -10,17 +10,17 @@ import grpc
 from acceptd.codec import decode_version
 from acceptd.errors import TooLarge
 from acceptd.v1 import inspect_pb2
+from estimator_service.access.identity import CALLER
 from estimator_service.control import Control
 from estimator_service.control_rpc import ControlMethods
-from estimator_service.identity import CALLER
 from estimator_service.refusal_rpc import refuse_for_now
 from estimator_service.state import history_entry, pair_state, pair_summary, worker_costs, worker_states
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from estimator_service.access.gate import Gate, Refusal
     from estimator_service.fleet import Fleet
-    from estimator_service.gate import Gate, Refusal
     from estimator_service.pair import Pair
 
 #: Shortest interval of WatchPair, seconds: bounds what one watcher costs.

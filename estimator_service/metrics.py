@@ -33,7 +33,7 @@ _TOTALS = {
 
 
 class Metrics:
-    """Events as they happen. States are read at the scrape, by `estimator_service.exposition`."""
+    """Events as they happen. States are read at the scrape, by `estimator_service.web.exposition`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
@@ -167,7 +167,7 @@ class Metrics:
         self._gaps.labels(pair).inc(batches)
 
     def refused(self, reason: str) -> None:
-        """A call was not allowed; see `estimator_service.gate` for reasons."""
+        """A call was not allowed; see `estimator_service.access.gate` for reasons."""
         self._refused.labels(reason).inc()
 
     def reloaded(self, what: str, outcome: str) -> None:

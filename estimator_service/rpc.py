@@ -12,9 +12,9 @@ from google.protobuf.message import DecodeError
 from acceptd.codec import decode_pair_key
 from acceptd.errors import AcceptdError, IncompatiblePeer, WireError
 from acceptd.v1 import estimator_pb2
+from estimator_service.access.gate import Refusal
+from estimator_service.access.identity import CALLER
 from estimator_service.fleet import Busy
-from estimator_service.gate import Refusal
-from estimator_service.identity import CALLER
 from estimator_service.log_limit import LogLimit
 from estimator_service.outbox import Ending
 from estimator_service.refusal_rpc import retry_metadata
@@ -22,8 +22,8 @@ from estimator_service.refusal_rpc import retry_metadata
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from estimator_service.access.gate import Gate
     from estimator_service.fleet import Fleet
-    from estimator_service.gate import Gate
     from estimator_service.outbox import Outbox
     from estimator_service.session import Session
 

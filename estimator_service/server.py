@@ -25,19 +25,19 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from acceptd.errors import ConfigError
 from acceptd.limits import MAX_MESSAGE_BYTES
 from acceptd.v1 import estimator_pb2, inspect_pb2, inspect_pb2_grpc
-from estimator_service.certificates import Certificates
+from estimator_service.access.certificates import Certificates
+from estimator_service.access.gate import Gate
+from estimator_service.access.gate_rpc import GateInterceptor
+from estimator_service.access.tokens import Tokens
 from estimator_service.clock import Clock, SystemClock
-from estimator_service.exposition import Exposition
 from estimator_service.fleet import Fleet
-from estimator_service.gate import Gate
-from estimator_service.gate_rpc import GateInterceptor
 from estimator_service.heap import keep_freed_memory
 from estimator_service.inspect_rpc import InspectServicer
 from estimator_service.metrics import Metrics
-from estimator_service.metrics_http import MetricsHttp
-from estimator_service.persistence import Persistence
 from estimator_service.rpc import EstimatorServicer
-from estimator_service.tokens import Tokens
+from estimator_service.storage.persistence import Persistence
+from estimator_service.web.exposition import Exposition
+from estimator_service.web.server import MetricsHttp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

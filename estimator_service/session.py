@@ -13,8 +13,8 @@ from acceptd.names import printable
 from acceptd.types import Version
 from acceptd.v1 import estimator_pb2, types_pb2
 from acceptd.v1.estimator_pb2 import RejectReason
-from estimator_service.ledger import RETRY_SECONDS
 from estimator_service.outbox import Ending, Outbox
+from estimator_service.storage.ledger import RETRY_SECONDS
 from estimator_service.zero_budget import ZeroBudget
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from acceptd.v1 import estimator_pb2
-from estimator_service.records import MarkRecord
+from estimator_service.storage.records import MarkRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import typer
 
 from estimator_service.cli.options import Json
 from estimator_service.cli.output import console, print_json
-from estimator_service.store_copy import back_up, restore_copy
+from estimator_service.storage.copy import back_up, restore_copy
 
 Store = Annotated[Path, typer.Option("--store", envvar="ACCEPTD_STORE", metavar="FILE", help="The service's store.")]
 

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from acceptd.errors import ConfigError
+from estimator_service.access.identity import Role
+from estimator_service.access.tokens import line_of, new_token, parse
 from estimator_service.cli.options import Json
 from estimator_service.cli.output import print_json
-from estimator_service.identity import Role
-from estimator_service.tokens import line_of, new_token, parse
 
 _HELP = "Bearer tokens: made once, kept by the service as hashes."
 

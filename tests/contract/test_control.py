@@ -16,7 +16,7 @@ from raw_worker import DEADLINE, KEY, RawWorker, rows, until
 from acceptd.modes import Mode
 from acceptd.types import PRIOR_INTERCEPT, PRIOR_SLOPE, Version
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
-from estimator_service.store_copy import back_up, restore_copy
+from estimator_service.storage.copy import back_up, restore_copy
 
 FAST = {"round_blocks": 50, "round_min_seconds": 0, "publish_min_change": 0.0}
 

@@ -16,7 +16,7 @@ from acceptd.errors import ConfigError
 from acceptd.types import Version
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
 from acceptd.v1.estimator_pb2 import RejectReason
-from estimator_service import store_recovery
+from estimator_service.storage import recovery as store_recovery
 
 
 def counts(batches):
@@ -388,7 +388,7 @@ async def test_on_a_read_only_disk_a_copy_is_read_log_and_all(start, spawn, conn
         raise sqlite3.OperationalError("attempt to write a readonly database")
 
     with monkeypatch.context() as patched:
-        patched.setattr("estimator_service.persistence.open_store", refuse)
+        patched.setattr("estimator_service.storage.persistence.open_store", refuse)
         plain = store_recovery.Store
         # SQLite refuses the file where it lies, and takes it elsewhere.
         patched.setattr(store_recovery, "Store", lambda p, **f: refuse() if p.parent == tmp_path else plain(p, **f))
@@ -408,7 +408,7 @@ async def test_a_store_that_can_be_neither_written_nor_read_is_not_started_witho
     def refuse(*_, **__):
         raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr("estimator_service.persistence.open_store", refuse)
+    monkeypatch.setattr("estimator_service.storage.persistence.open_store", refuse)
     monkeypatch.setattr(store_recovery, "Store", refuse)
     with pytest.raises(ConfigError, match=r"can be neither written nor read \(disk I/O error\)"):
         await start(store=path)
@@ -428,7 +428,7 @@ async def test_a_store_that_cannot_be_written_at_start_is_served_from(start, con
         raise sqlite3.OperationalError("attempt to write a readonly database")
 
     with monkeypatch.context() as patched:
-        patched.setattr("estimator_service.persistence.open_store", refuse)
+        patched.setattr("estimator_service.storage.persistence.open_store", refuse)
         server = await start(store=path, metrics_listen="127.0.0.1:0")
         assert server.fleet.ledger.trouble == "attempt to write a readonly database"
         channel = connect(server.address)

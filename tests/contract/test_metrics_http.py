@@ -9,9 +9,9 @@ import socket
 from prometheus_client import CollectorRegistry, Gauge
 from raw_worker import until
 
-from estimator_service import metrics_http
 from estimator_service.config import load_settings, parse_address
 from estimator_service.server import Server
+from estimator_service.web import server as metrics_http
 
 
 async def ask(server, path):

@@ -21,9 +21,9 @@ from acceptd.errors import ConfigError
 from acceptd.modes import Mode
 from acceptd.types import PairKey
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
+from estimator_service.access.identity import Role, needed_role
+from estimator_service.access.tokens import line_of, new_token
 from estimator_service.config import load_settings
-from estimator_service.identity import Role, needed_role
-from estimator_service.tokens import line_of, new_token
 from vllm_client_hook.backoff import BackoffSettings
 from vllm_client_hook.channel import Identity
 from vllm_client_hook.uplink import Uplink, UplinkSettings

@@ -16,7 +16,7 @@ from raw_worker import KEY, RawWorker, rows, until
 from acceptd.types import PairKey
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc, types_pb2
 from estimator_service import jsonable
-from estimator_service.status_page import MAX_PAIRS, MAX_POINTS, MAX_WORKERS
+from estimator_service.web.status_page import MAX_PAIRS, MAX_POINTS, MAX_WORKERS
 
 HTTP = {"metrics_listen": "127.0.0.1:0", "round_blocks": 50, "round_min_seconds": 0}
 

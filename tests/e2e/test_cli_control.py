@@ -17,9 +17,9 @@ import trustme
 from running import ENVIRONMENT, TRACE, Done, acceptd, serving
 
 from acceptd.v1 import inspect_pb2
+from estimator_service.access.tokens import digest_of
 from estimator_service.cli.target import Target
 from estimator_service.cli.transfer import MAGIC, file_name
-from estimator_service.tokens import digest_of
 
 
 @dataclass(frozen=True)

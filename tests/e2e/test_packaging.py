@@ -50,9 +50,9 @@ def test_three_packages_and_nothing_else(wheel: Path) -> None:
         "acceptd/v1/inspect.proto",
         "acceptd/py.typed",
         "estimator_service/cli/entry.py",
-        "estimator_service/page/page.css",
-        "estimator_service/page/page.html",
-        "estimator_service/page/page.js",
+        "estimator_service/web/page/page.css",
+        "estimator_service/web/page/page.html",
+        "estimator_service/web/page/page.js",
         "vllm_client_hook/replay.py",
     ):
         assert needed in listed

@@ -18,9 +18,9 @@ from prometheus_client import CollectorRegistry
 from test_fuzz_messages import batch, check_sane, hello, make_fleet, mutate, quiet, take_events
 
 from acceptd.v1 import estimator_pb2, inspect_pb2
+from estimator_service.access.gate import Gate
 from estimator_service.clock import SystemClock
 from estimator_service.fit.snapshot import _MAGIC
-from estimator_service.gate import Gate
 from estimator_service.inspect_rpc import InspectServicer
 from estimator_service.metrics import Metrics
 from estimator_service.pair_export import _checksum

@@ -24,11 +24,11 @@ from acceptd.v1.estimator_pb2 import RejectReason
 from estimator_service.clock import SystemClock
 from estimator_service.config import load_settings
 from estimator_service.fleet import Fleet
-from estimator_service.ledger import Ledger
 from estimator_service.metrics import Metrics
 from estimator_service.rpc import decode_request
 from estimator_service.server import Server
 from estimator_service.state import pair_state, worker_states
+from estimator_service.storage.ledger import Ledger
 
 K = 4
 KEY = PairKey("target", "draft", K)

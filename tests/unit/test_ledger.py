@@ -8,9 +8,9 @@ import pytest
 from acceptd.codec import UNKNOWN_SEGMENT, Observations, encode_batch
 from acceptd.types import PairKey
 from estimator_service.config import load_settings
-from estimator_service.ledger import RETRY_SECONDS, Ledger
 from estimator_service.pair import Pair
-from estimator_service.records import EpochRecord, ForgetRecord, JournalRecord, PairRecord, SnapshotRecord
+from estimator_service.storage.ledger import RETRY_SECONDS, Ledger
+from estimator_service.storage.records import EpochRecord, ForgetRecord, JournalRecord, PairRecord, SnapshotRecord
 from estimator_service.worker import Roster
 
 

@@ -9,9 +9,10 @@ from contextlib import closing
 import pytest
 
 from acceptd.errors import ConfigError
-from estimator_service import store as store_module
-from estimator_service import store_schema
-from estimator_service.records import (
+from estimator_service.storage import store as store_module
+from estimator_service.storage import schema as store_schema
+from estimator_service.storage.lock import StoreLock
+from estimator_service.storage.records import (
     AuditRecord,
     EpochRecord,
     HistoryRecord,
@@ -20,9 +21,8 @@ from estimator_service.records import (
     PairRecord,
     SnapshotRecord,
 )
-from estimator_service.store import Store
-from estimator_service.store_lock import StoreLock
-from estimator_service.store_recovery import last_good_path, open_store
+from estimator_service.storage.recovery import last_good_path, open_store
+from estimator_service.storage.store import Store
 
 
 def make(path, **options):
@@ -100,7 +100,7 @@ def test_the_journal_reaches_back_to_the_older_of_two_snapshots(tmp_path):
 
 
 def test_history_and_marks_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("estimator_service.store.MAX_INCARNATIONS", 5)
+    monkeypatch.setattr("estimator_service.storage.store.MAX_INCARNATIONS", 5)
     store = make(tmp_path / "s")
     store.commit([HistoryRecord("p", 1, i, 1.0, "refit", "{}") for i in range(30)])
     store.commit([MarkRecord("w", i, "p", 1, i) for i in range(30)])

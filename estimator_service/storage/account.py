@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from acceptd.codec import encode_pair_key
 from estimator_service.pair import MAX_RECENT
-from estimator_service.records import HistoryRecord, JournalRecord, PairRecord, Record, SnapshotRecord
+from estimator_service.storage.records import HistoryRecord, JournalRecord, PairRecord, Record, SnapshotRecord
 
 if TYPE_CHECKING:
     from estimator_service.pair import Pair

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from acceptd.errors import ConfigError
-from estimator_service.records import Record
-from estimator_service.store import Store
+from estimator_service.storage.records import Record
+from estimator_service.storage.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -7,15 +7,15 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from acceptd.errors import ConfigError, NotAllowed
-from estimator_service.identity import ANYONE, Caller, Role, needed_role
+from estimator_service.access.identity import ANYONE, Caller, Role, needed_role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from acceptd.types import PairKey
+    from estimator_service.access.tokens import Tokens
     from estimator_service.clock import Clock
     from estimator_service.metrics import Metrics
-    from estimator_service.tokens import Tokens
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from acceptd.errors import ConfigError
-from estimator_service.tokens import stamp_of
+from estimator_service.access.tokens import stamp_of
 
 if TYPE_CHECKING:
     from estimator_service.metrics import Metrics

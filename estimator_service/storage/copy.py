@@ -10,9 +10,9 @@ from typing import Final
 from urllib.parse import quote
 
 from acceptd.errors import ConfigError
-from estimator_service.store_lock import StoreLock
-from estimator_service.store_recovery import set_aside
-from estimator_service.store_schema import SCHEMA_VERSION
+from estimator_service.storage.lock import StoreLock
+from estimator_service.storage.recovery import set_aside
+from estimator_service.storage.schema import SCHEMA_VERSION
 
 #: A copy waits this long for the service's lock, seconds.
 _BUSY_SECONDS: Final = 10.0

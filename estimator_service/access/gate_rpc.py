@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from estimator_service.gate import Refusal
-from estimator_service.identity import CALLER
+from estimator_service.access.gate import Refusal
+from estimator_service.access.identity import CALLER
 
 if TYPE_CHECKING:
-    from estimator_service.gate import Gate
+    from estimator_service.access.gate import Gate
 
 Handler = Any
 

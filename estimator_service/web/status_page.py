@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import acceptd
 from estimator_service import jsonable
-from estimator_service.http_message import Answer, Request
 from estimator_service.state import history_entry, pair_state, worker_states
+from estimator_service.web.message import Answer, Request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -125,7 +125,7 @@ class StatusPage:
 
 def page() -> Answer:
     """The document with its style and script inside, and a policy that admits exactly these two."""
-    folder = resources.files("estimator_service.page")
+    folder = resources.files("estimator_service.web.page")
     style = (folder / "page.css").read_text("utf-8")
     script = "\n".join((folder / name).read_text("utf-8") for name in _SCRIPTS)
     document = (folder / "page.html").read_text("utf-8")

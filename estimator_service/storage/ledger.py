@@ -23,9 +23,9 @@ from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
 from acceptd.types import Version
-from estimator_service.account import Account, history_record, pair_record
 from estimator_service.publication import Publication
-from estimator_service.records import (
+from estimator_service.storage.account import Account, history_record, pair_record
+from estimator_service.storage.records import (
     AuditRecord,
     EpochRecord,
     ForgetRecord,
@@ -33,7 +33,7 @@ from estimator_service.records import (
     JournalRecord,
     Record,
 )
-from estimator_service.store_recovery import last_good_path
+from estimator_service.storage.recovery import last_good_path
 from estimator_service.worker import Roster
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from estimator_service.clock import Clock
     from estimator_service.config import Settings
     from estimator_service.pair import Decision, Pair
-    from estimator_service.store import Store
-    from estimator_service.store_writer import StoreWriter
+    from estimator_service.storage.store import Store
+    from estimator_service.storage.writer import StoreWriter
     from estimator_service.worker import Worker
 
 logger = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from acceptd.types import Version
 from acceptd.v1 import estimator_pb2, types_pb2
 from estimator_service.pair import MAX_RECENT, Pair
 from estimator_service.publication import Publication
-from estimator_service.records import EpochRecord
+from estimator_service.storage.records import EpochRecord
 
 if TYPE_CHECKING:
     from estimator_service.fleet import Fleet
-    from estimator_service.records import JournalRecord
-    from estimator_service.store import Store
+    from estimator_service.storage.records import JournalRecord
+    from estimator_service.storage.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from acceptd.errors import ConfigError
-from estimator_service.identity import Caller, Role
+from estimator_service.access.identity import Caller, Role
 
 #: Lets scanners of repositories and logs find a token that leaked.
 PREFIX: Final = "acceptd_"

@@ -6,12 +6,12 @@ import logging
 import sqlite3
 from typing import TYPE_CHECKING, Self
 
-from estimator_service.ledger import Ledger
-from estimator_service.restore import begin_epoch, restore
-from estimator_service.store import Store
-from estimator_service.store_lock import StoreLock
-from estimator_service.store_recovery import open_store, read_store
-from estimator_service.store_writer import StoreWriter
+from estimator_service.storage.ledger import Ledger
+from estimator_service.storage.lock import StoreLock
+from estimator_service.storage.recovery import open_store, read_store
+from estimator_service.storage.restore import begin_epoch, restore
+from estimator_service.storage.store import Store
+from estimator_service.storage.writer import StoreWriter
 
 if TYPE_CHECKING:
     from estimator_service.clock import Clock

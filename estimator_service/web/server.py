@@ -13,10 +13,10 @@ from urllib.parse import parse_qsl
 from prometheus_client.exposition import choose_encoder
 
 from acceptd.errors import ConfigError
-from estimator_service.gate import NoIdentity, Refusal
-from estimator_service.http_message import Answer, Request
-from estimator_service.identity import Role
-from estimator_service.status_page import StatusPage
+from estimator_service.access.gate import NoIdentity, Refusal
+from estimator_service.access.identity import Role
+from estimator_service.web.message import Answer, Request
+from estimator_service.web.status_page import StatusPage
 
 if TYPE_CHECKING:
     import ssl
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+    from estimator_service.access.gate import Gate
     from estimator_service.config import Address
     from estimator_service.fleet import Fleet
-    from estimator_service.gate import Gate
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from acceptd.errors import ConfigError
-from estimator_service.store import Store
+from estimator_service.storage.store import Store
 
 logger = logging.getLogger(__name__)
 

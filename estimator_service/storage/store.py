@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from acceptd.types import Version
-from estimator_service.records import (
+from estimator_service.storage.records import (
     AuditRecord,
     EpochRecord,
     ForgetRecord,
@@ -23,7 +23,7 @@ from estimator_service.records import (
     Record,
     SnapshotRecord,
 )
-from estimator_service.store_schema import migrate, refuse_foreign
+from estimator_service.storage.schema import migrate, refuse_foreign
 from estimator_service.worker import MAX_INCARNATIONS
 
 logger = logging.getLogger(__name__)

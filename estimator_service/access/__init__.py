@@ -1,0 +1,1 @@
+"""Who may do what: TLS, tokens, roles."""

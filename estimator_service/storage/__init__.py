@@ -1,0 +1,1 @@
+"""What outlives the process: journal, snapshots and history in SQLite, and how they come back."""

@@ -1,0 +1,1 @@
+"""What the metrics port serves: the metrics, health, and the status page."""
