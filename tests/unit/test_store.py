@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 
 from acceptd.errors import ConfigError
-from estimator_service.storage import store as store_module
 from estimator_service.storage import schema as store_schema
+from estimator_service.storage import store as store_module
 from estimator_service.storage.lock import StoreLock
 from estimator_service.storage.records import (
     AuditRecord,
