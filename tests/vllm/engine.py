@@ -135,10 +135,11 @@ def generate(
 
 def main() -> None:
     import budget_scenarios
+    import outage_scenarios
     import scenarios
 
     name, directory, arguments = sys.argv[1:]
-    owner = scenarios if hasattr(scenarios, name) else budget_scenarios
+    owner = next(module for module in (scenarios, budget_scenarios, outage_scenarios) if hasattr(module, name))
     answer = getattr(owner, name)(Path(directory), **json.loads(arguments))
     print(MARK + json.dumps(answer), flush=True)
 
