@@ -65,6 +65,7 @@ class Killer(threading.Thread):
         self._service = service
         self._uplink = uplink
         self._times = times
+        self._last_epoch = 0
         self.graded: list[int] = []
         self.failure = ""
 
@@ -76,13 +77,14 @@ class Killer(threading.Thread):
             self.failure = f"outage {len(self.graded)}: {type(error).__name__}: {error}"
 
     def _outage(self, number: int) -> None:
-        connects, acknowledged = self._count("connects"), self._count("acknowledged")
-        # The first of three dies right after its Welcome, the next once it has answered, the last while it owes one.
+        connects = self._count("connects")
+        # Of three the first dies right after its Welcome, the second after it published, the third owing an answer.
         if number % 3 == 1:
-            _until(lambda: self._count("acknowledged") > acknowledged, "an answer")
+            _until(lambda: self._epoch() > self._last_epoch, "a version of the service that came back")
         elif number % 3 == 2:
             _until(lambda: self._count("offered") > self._count("acknowledged"), "a row without an answer")
         self._service.kill()
+        self._last_epoch = self._epoch()
         offered = self._count("offered")
         _until(lambda: self._count("offered") > offered, "a step without the service")
         self._service.start()
@@ -91,6 +93,10 @@ class Killer(threading.Thread):
 
     def _count(self, name: str) -> int:
         return self._uplink.stats()[name]
+
+    def _epoch(self) -> int:
+        """Of the newest version that the worker was sent."""
+        return self._uplink.stats()["version"].epoch
 
 
 def _until(condition: Callable[[], bool], what: str) -> None:

@@ -54,5 +54,5 @@ def test_the_services_totals_equal_a_hand_count_inside_the_engine(killed):
 def test_versions_never_go_backwards_at_the_worker(killed):
     applied = [tuple(map(int, version.split("."))) for version, _ in killed["watch"]["coefficients"]]
     assert applied == sorted(applied)
-    # Each service that comes back begins an epoch; the worker took coefficients from most of them.
-    assert len({epoch for epoch, _ in applied}) > OUTAGES // 2
+    # Each service that comes back begins an epoch; every third lives until it has published.
+    assert len({epoch for epoch, _ in applied}) >= OUTAGES // 3
