@@ -1,4 +1,10 @@
-"""What the uplink's thread does to the main thread: period of a 1 ms loop with the uplink busy, beside idle."""
+"""What the uplink's thread does to the main thread: period of a 1 ms loop with the uplink busy, beside idle.
+
+The service has one core and this process all others: a service that refits on the core on which the main thread wants
+to wake up delays it by milliseconds, and a bare process beside it just as much, which says nothing about the uplink.
+With two cores that leaves one, which the main thread shares with all threads of the uplink and of gRPC: what these
+take, of the GIL or of the core, is what the loop feels.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ import numpy as np
 from acceptd.types import PairKey
 from benchmarks.refit import K, blocks
 from benchmarks.result import Result, beside
-from benchmarks.service_process import service
+from benchmarks.service_process import apart_from, service
 from vllm_client_hook.outbound import GradedColumns
 from vllm_client_hook.uplink import Capabilities, Uplink
 
@@ -30,7 +36,7 @@ def run() -> Iterator[Result]:
     """
     rows = GradedColumns(None, blocks(np.random.default_rng(3), BLOCKS))
     idle, busy = [], []
-    with service(core=0) as running:
+    with service(core=0) as running, apart_from(core=0):
         uplink = Uplink(running.address, PairKey("target", "draft", K), worker="bench", capabilities=Capabilities(8, 8))
         uplink.start()
         for _ in range(STRETCHES):

@@ -75,6 +75,22 @@ def pin(core: int) -> None:
     os.sched_setaffinity(0, {cores[core % len(cores)]})
 
 
+@contextmanager
+def apart_from(core: int) -> Iterator[None]:
+    """Keeps this thread, and the threads it starts meanwhile, off one core, where there are as many.
+
+    For what a service pinned to that core must not disturb: its refits would, wherever the kernel lets a running
+    process finish its slice before one that has just woken up.
+    """
+    before = os.sched_getaffinity(0)
+    cores = sorted(before)
+    os.sched_setaffinity(0, (before - {cores[core % len(cores)]}) or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def _main(control: Connection, core: int, settings: dict[str, Any]) -> None:
     pin(core)
     asyncio.run(_serve(control, settings))
