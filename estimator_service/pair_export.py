@@ -63,6 +63,8 @@ def try_out(pair: Pair, header: dict[str, Any], window: bytes) -> None:
     k = pair.num_positions
     try:
         pair.restore(header, window)
+        # As it came, too: it is written before a round replaces what the latest fit found.
+        json.dumps(pair.state()[0])
         counters = pair.counters
         exact = [*counters.observations.tolist(), *counters.acceptances.tolist()]
         exact += [counters.blocks, counters.rows_rejected, pair.refits_done, *pair.refits_held.values()]

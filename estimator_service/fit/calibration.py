@@ -7,20 +7,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from estimator_service.fit.histogram import sums_by
-from estimator_service.fit.predict import Floats, Ints, sigmoid
+from estimator_service.fit.histogram import Floats, Ints, sums_by
 from estimator_service.fit.report import Calibration
-
-#: Equal-width bins of the expected calibration error.
-ECE_BINS: Final = 15
+from estimator_service.fit.scored import ECE_BINS, Scored
 
 #: Bins of the log-odds in which ROC curves are accumulated, over ±_AUC_RANGE nats. Rows of one bin count as ties, which
 #: costs an AUC about 1e-4; memory of a pair grows by K·16 bytes a bin.
 _AUC_BINS: Final = 320
 _AUC_RANGE: Final = 10.0
 
-#: Blocks of a batch whose survival products are scored, evenly spaced. Products need whole rows; raising it costs time
-#: in the hot path.
+#: Blocks of a group of batches whose survival products are scored, evenly spaced. Products need whole rows; raising it
+#: costs time in the hot path.
 _SURVIVAL_ROWS: Final = 512
 
 
@@ -42,33 +39,23 @@ class CalibrationSums:
         """Observations scored."""
         return int(self._reliability[0].sum())
 
-    def add(
-        self,
-        position: Ints,
-        log_odds: Floats,
-        accepted: NDArray[np.bool_],
-        *,
-        confidence: Floats | None = None,
-        cell: Ints | None = None,
-        weight: Floats | None = None,
-    ) -> None:
-        """Score N observations. confidence, cell: of the log-odds, if known already. weight: None for 1 each."""
+    def add(self, rows: Scored, weight: Floats | None = None) -> None:
+        """Score N observations. weight: float64[N], None for 1 each."""
         k = self._k
-        confidence = sigmoid(log_odds) if confidence is None else confidence
-        cell = reliability_cell(position, accepted, confidence, k) if cell is None else cell
-        loss, predicted = _loss(log_odds, accepted), confidence
-        scaled = log_odds + _AUC_RANGE
-        scaled *= _AUC_BINS / (2 * _AUC_RANGE)
-        rank = scaled.clip(0, _AUC_BINS - 1, out=scaled).astype(np.int64)
-        rank += cell // ECE_BINS * _AUC_BINS
+        loss, counts, predicted = rows.loss(), rows.counts, rows.predicted
         if weight is not None:
-            loss, predicted = loss * weight, confidence * weight
-        rejected, passed = sums_by(cell, weight, 2 * k * ECE_BINS).reshape(2, k, ECE_BINS)
-        self._reliability[0] += rejected + passed
-        self._reliability[1] += sums_by(cell, predicted, 2 * k * ECE_BINS).reshape(2, k, ECE_BINS).sum(axis=0)
-        self._reliability[2] += passed
-        self._loss += sums_by_position(cell, loss, k)
-        self._ranks += np.bincount(rank, weight, 2 * k * _AUC_BINS).reshape(2, k, _AUC_BINS)
+            loss *= weight
+            counts, predicted = rows.tables(weight), rows.tables(rows.confidence * weight)
+        rank = rows.log_odds + _AUC_RANGE
+        rank *= _AUC_BINS / (2 * _AUC_RANGE)
+        index = rank.clip(0, _AUC_BINS - 1, out=rank).astype(np.int64)
+        index += rows.kind * _AUC_BINS
+        counts = counts.sum(axis=0)
+        self._reliability[0] += counts[0] + counts[1]
+        self._reliability[1] += predicted.sum(axis=(0, 1))
+        self._reliability[2] += counts[1]
+        self._loss += sums_by(rows.cell, loss, 2 * k * ECE_BINS).reshape(2, k, ECE_BINS).sum(axis=(0, 2))
+        self._ranks += sums_by(index, weight, 2 * k * _AUC_BINS).reshape(2, k, _AUC_BINS)
 
     def add_survival(self, first: Ints, observed: Ints, accepted: NDArray[np.uint8], confidence: Floats) -> None:
         """Score products of confidences of whole blocks, B of them.
@@ -83,16 +70,16 @@ class CalibrationSums:
         first, observed, passed = first[every], observed[every], accepted[every].astype(np.int64)
         depth = np.arange(k)[:, None]
         reached = depth < observed
-        table = np.where(reached, confidence.take(first + depth, mode="clip"), 0.0)
+        table = confidence.take(first + depth, mode="clip") * reached
         mean = table.sum(axis=1) / np.maximum(reached.sum(axis=1), 1)
         total = table - (depth < passed)
-        total[~reached] = 0.0
+        total *= reached
         for i in range(1, k):
             total[i] += total[i - 1] * mean[i]
         known = reached | (observed > passed)
         index = np.minimum((table[0] * ECE_BINS).astype(np.int64), ECE_BINS - 1) + depth * ECE_BINS
         for i, column in enumerate((known, total * known)):
-            self._survival[i] += np.bincount(index.ravel(), column.ravel(), k * ECE_BINS).reshape(k, ECE_BINS)
+            self._survival[i] += sums_by(index.ravel(), column.ravel(), k * ECE_BINS).reshape(k, ECE_BINS)
 
     def extend(self, other: CalibrationSums) -> None:
         """Take another's sums too."""
@@ -126,34 +113,6 @@ class CalibrationSums:
             survival_ece=float(np.abs(self._survival[1]).sum() / max(self._survival[0].sum(), 1.0)),
             reliability=tuple(zip(pooled[0].tolist(), *means.tolist(), strict=True)),
         )
-
-
-def reliability_cell(position: Ints, accepted: NDArray[np.bool_], confidence: Floats, k: int) -> Ints:
-    """(label·K + position)·ECE_BINS + bin of each observation, int64[N].
-
-    A count of these gives the rows and how many of them were accepted. They also serve for sums by position: adding to
-    many addresses is faster than to K of them, where each addition waits for the one before.
-    """
-    cell = np.where(accepted, position + k, position)
-    cell *= ECE_BINS
-    cell += np.minimum((confidence * ECE_BINS).astype(np.int64), ECE_BINS - 1)
-    return cell
-
-
-def sums_by_position(cell: Ints, column: Floats, k: int) -> Floats:
-    """Sums of a column, float64[N], by position, float64[K]; `cell` from `reliability_cell`."""
-    total: Floats = sums_by(cell, column, 2 * k * ECE_BINS).reshape(2, k, ECE_BINS).sum(axis=(0, 2))
-    return total
-
-
-def _loss(log_odds: Floats, accepted: NDArray[np.bool_]) -> Floats:
-    """−log likelihood of each row, nats."""
-    wrong = np.where(accepted, -log_odds, log_odds)
-    value: Floats = np.abs(log_odds)
-    np.exp(np.negative(value, out=value), out=value)
-    np.log1p(value, out=value)
-    value += np.maximum(wrong, 0.0, out=wrong)
-    return value
 
 
 def area_under_curve(rejected: Floats, accepted: Floats) -> Floats:

@@ -11,27 +11,27 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
-from estimator_service.fit.calibration import sums_by_position
-from estimator_service.fit.histogram import Floats, Ints
+from estimator_service.fit.histogram import Floats
 from estimator_service.fit.report import Shift
+from estimator_service.fit.scored import Scored
 
 
-def batch_scores(cell: Ints, x: Floats, accepted: NDArray[np.bool_], confidence: Floats, k: int) -> Floats:
-    """What a batch of N rows says about noise: float64[3·K + 3].
+def batch_scores(rows: Scored, x: Floats) -> Floats:
+    """What each of C batches says about noise: float64[C, 3·K + 3]. x: float64[N].
 
-    cell: see `calibration.reliability_cell`. Returns its size; the score, slope first (1 + K); the information of
-    independent rows: of the slope, its K cross terms with the intercepts, and the intercepts' (K).
+    Columns: its size; the score, slope first (1 + K); the information of independent rows: of the slope, its K cross
+    terms with the intercepts, and the intercepts' (K).
     """
-    residual = accepted - confidence
-    weight = confidence - confidence * confidence
+    residual = rows.accepted - rows.confidence
+    weight = rows.confidence * rows.confidence
+    np.subtract(rows.confidence, weight, out=weight)
     weight_x = weight * x
-    # Not dot products: BLAS would wake its threads for a vector this long, which costs more than it saves.
-    slope, square = (float(np.einsum("i,i", column, x)) for column in (residual, weight_x))
-    size = float(len(x))
-    score, cross, own = (sums_by_position(cell, column, k) for column in (residual, weight_x, weight))
-    return np.concatenate(([size, slope], score, [square], cross, own))
+    score = (rows.counts[:, 1] - rows.predicted.sum(axis=1)).sum(axis=2)
+    cross, own = (rows.tables(column).sum(axis=(1, 3)) for column in (weight_x, weight))
+    residual *= x
+    slope, square = rows.by_batch(residual), rows.by_batch(weight_x * x)
+    return np.concatenate((rows.sizes[:, None], slope[:, None], score, square[:, None], cross, own), axis=1)
 
 
 def typical_dispersion(batches: Floats, num_positions: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -9,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acceptd.bins import NUM_BINS
-from estimator_service.fit.histogram import NUM_SLOTS, Floats, Graded, Ints
+from estimator_service.fit.histogram import NUM_SLOTS, Floats, Ints
+from estimator_service.fit.staging import Group
 
 #: Observations kept before they are judged and merged without waiting for the round's end: as many as a pair's other
-#: tables, which grow with K, leave room for in its 2 MB at up to 10 bytes each. Raising them merges less often, and
-#: judges workers on more of their rows at once.
-_CAPACITY, _LESS_A_POSITION, _LEAST = 114_688, 6_144, 16_384
+#: tables, which grow with K, leave room for in its 2 MB at up to 10 bytes each. Raising them merges less often, judges
+#: workers on more of their rows at once, and answers nobody for longer while it does.
+_MOST, _CAPACITY, _LESS_A_POSITION, _LEAST = 131_072, 212_992, 12_288, 16_384
 
 #: The same in batches, each of which costs some 800 bytes (K = 16) beside its rows.
 MAX_BATCHES: Final = 128
@@ -63,20 +65,15 @@ class Chunk:
     scores: Floats
 
     @staticmethod
-    def of(
-        graded: Graded, num_positions: int, *, worker: str, workload: str, weight: Floats | None, scores: Floats
-    ) -> Chunk:
-        """From graded rows of K = `num_positions`."""
-        code = graded.cell * 2
-        code += graded.accepted
-        return Chunk(
-            worker,
-            workload,
-            narrowed(code, num_positions),
-            graded.x.astype(np.float32),
-            None if weight is None else weight.astype(np.float32),
-            scores,
-        )
+    def split(group: Group, *, code: Codes, weight: Floats | None, scores: Floats) -> Iterator[Chunk]:
+        """A group's batches again, with what was worked out for them together: views of it."""
+        x, weights = group.rows.features, None if weight is None else weight.astype(np.float32)
+        ends = np.cumsum(group.sizes).tolist()
+        for batch, start, end, own in zip(group.batches, [0, *ends], ends, scores, strict=False):
+            rows = slice(start, end)
+            yield Chunk(
+                batch.worker, batch.workload, code[rows], x[rows], None if weights is None else weights[rows], own
+            )
 
 
 @dataclass
@@ -90,13 +87,14 @@ class Journal:
     @property
     def full(self) -> bool:
         """Whether it holds as many observations as there is room for, or `MAX_BATCHES` batches, or more."""
-        capacity = max(_LEAST, _CAPACITY - _LESS_A_POSITION * self.num_positions)
+        capacity = min(_MOST, max(_LEAST, _CAPACITY - _LESS_A_POSITION * self.num_positions))
         return self.observations >= capacity or len(self.chunks) >= MAX_BATCHES
 
-    def append(self, chunk: Chunk) -> None:
-        """Take a batch."""
-        self.chunks.append(chunk)
-        self.observations += len(chunk.x)
+    def append(self, chunks: Iterable[Chunk]) -> None:
+        """Take batches."""
+        for chunk in chunks:
+            self.chunks.append(chunk)
+            self.observations += len(chunk.x)
 
     def extend(self, other: Journal) -> None:
         """Take another journal's batches too."""

@@ -20,8 +20,9 @@ from typing import Final
 import numpy as np
 
 from acceptd.bins import NUM_BINS
+from acceptd.limits import MAX_POSITIONS
 from acceptd.types import Coefficients, SegmentCoefficients, Version, prior
-from estimator_service.fit.calibration import CalibrationSums, reliability_cell
+from estimator_service.fit.calibration import CalibrationSums
 from estimator_service.fit.dispersion import (
     Dispersion,
     ScoreSums,
@@ -34,16 +35,18 @@ from estimator_service.fit.drift import KINDS as DRIFT_KINDS
 from estimator_service.fit.drift import Drift, DriftDetector
 from estimator_service.fit.forms import LINE, LINK, SEGMENTED, Choice, Points, fit_window, refine, to_coefficients
 from estimator_service.fit.guard import Sample, reason_to_hold
-from estimator_service.fit.histogram import NUM_SLOTS, Floats, Graded, Rows, grade, histogram_of_codes, sums_by
-from estimator_service.fit.journal import Chunk, Journal
+from estimator_service.fit.histogram import NUM_SLOTS, Floats, Rows, grade, histogram_of_codes, sums_by
+from estimator_service.fit.journal import Chunk, Journal, narrowed
 from estimator_service.fit.knots import choose_knots
 from estimator_service.fit.line import adequate_line, line_errors
 from estimator_service.fit.newton import Cells, Point, information_matrix, normal_equations
-from estimator_service.fit.predict import CellLines, Predictor, segment_coefficients, sigmoid
+from estimator_service.fit.predict import Compiled, segment_coefficients
 from estimator_service.fit.report import Round, Shift
 from estimator_service.fit.round import RoundNewton
+from estimator_service.fit.scored import Scored
 from estimator_service.fit.settings import FitSettings
-from estimator_service.fit.snapshot import pack, unpack
+from estimator_service.fit.snapshot import check_make, pack, unpack
+from estimator_service.fit.staging import Batch, Group, Staging
 from estimator_service.fit.trimming import Unbiased, inverse_propensity
 from estimator_service.fit.windows import Learned, Windows
 from estimator_service.fit.workers import Judge, WorkerRecord, recalibrate
@@ -91,7 +94,8 @@ class PairModel:
         start = prior(k)
         self._coefficients = {"": start}
         self._forms = dict.fromkeys(self._available(), start)
-        self._compiled: tuple[Coefficients, CellLines | None] | None = None
+        self._compiled = Compiled(k)
+        self._staging = Staging(k)
         self._clear_round()
 
     def _clear_round(self) -> None:
@@ -137,38 +141,16 @@ class PairModel:
     def observe(self, rows: Rows, *, used: Coefficients, workload: str = "", worker: str = "") -> None:
         """Take a decoded batch into the open round, and score the predictions that `used` made of its rows.
 
-        used: the version the batch was predicted with, of the worker's label.
+        rows: its arrays are kept, so they must not change any more. used: the version the batch was predicted with, of
+        the worker's label.
         """
-        k = self.num_positions
-        graded = grade(rows, k)
-        log_odds = self._log_odds(used, graded)
-        confidence = sigmoid(log_odds)
-        cell = reliability_cell(graded.position, graded.accepted, confidence, k)
-        weight = inverse_propensity(rows, graded) if rows.explored.any() else None
-        self._journal.append(
-            Chunk.of(
-                graded,
-                k,
-                worker=worker,
-                workload=workload,
-                weight=weight,
-                scores=batch_scores(cell, graded.x, graded.accepted, confidence, k),
-            )
-        )
-        if worker not in self._judge.records or not self._judge.records[worker].reason:
-            self._calibration.add(graded.position, log_odds, graded.accepted, confidence=confidence, cell=cell)
-            self._calibration.add_survival(graded.first, graded.observed, rows.accepted, confidence)
-            if weight is not None:
-                self._unbiased_calibration.add(
-                    graded.position, log_odds, graded.accepted, confidence=confidence, weight=weight
-                )
-            if self.settings.method == "round":
-                self._original.add(graded.position, graded.x, graded.accepted, confidence)
+        learned = worker not in self._judge.records or not self._judge.records[worker].reason
+        self._staging.add(Batch(rows, used, workload, worker, learned))
+        if learned:
             self._blocks += len(rows.accepted)
-            self._observations += len(graded.x)
-            self._whole_blocks += int((rows.admitted == k).sum())
-        if self._journal.full:
-            self._merge()
+            self._observations += len(rows.features)
+        if self._staging.full:
+            self._settle()
 
     def close_round(self, elapsed_seconds: float, *, in_force: Mapping[str, Coefficients] | None = None) -> Round:
         """Judge the workers, merge the open round into the windows, refit, and start a new round.
@@ -178,6 +160,7 @@ class PairModel:
         """
         current = (in_force or self._coefficients).get("")
         self._windows.age(0.5 ** (max(0.0, elapsed_seconds) / self.settings.half_life_seconds))
+        self._settle()
         if self._journal.observations:
             self._merge()
         shift = round_shift(self._scores, self.num_positions)
@@ -193,6 +176,7 @@ class PairModel:
         """
         if other.num_positions != self.num_positions:
             raise ValueError(f"K is {other.num_positions}; accepted: {self.num_positions}")
+        other._settle()
         self._windows.add(other._windows)
         self._journal.extend(other._journal)
         self._calibration.extend(other._calibration)
@@ -209,6 +193,7 @@ class PairModel:
 
         float64[3, NUM_SLOTS, K, NUM_BINS]; the last slot holds rows of unknown segment.
         """
+        self._settle()
         pending = self._journal.peek()
         long = self._windows.long
         total: Floats = long + histogram_of_codes(pending.code, pending.x, long[0].size).reshape(long.shape)
@@ -216,25 +201,48 @@ class PairModel:
 
     def to_bytes(self) -> bytes:
         """All state, the open round included, as a versioned snapshot without a checksum (the store adds one)."""
+        self._settle()
         return pack({name: value for name, value in vars(self).items() if name not in _TRANSIENT}, _KINDS)
 
     @classmethod
     def from_bytes(cls, data: bytes, settings: FitSettings | None = None) -> PairModel:
         """The model of a snapshot. Raises ValueError if it is not one of this version."""
         state = unpack(data, _KINDS)
-        model = cls(state["num_positions"], settings)
+        k = state.get("num_positions") if isinstance(state, dict) else None
+        if not isinstance(k, int) or not 1 <= k <= MAX_POSITIONS:
+            raise ValueError(f"snapshot is damaged: K is {k!r}; accepted: 1 to {MAX_POSITIONS}")
+        model, fresh = cls(k, settings), cls(k, settings)
         vars(model).update(state)
+        check_make(model, fresh)
         return model
 
-    def _log_odds(self, used: Coefficients, graded: Graded) -> Floats:
-        """What `used` said of the rows, float64[N]. Its cells are worked out once for batches in a row."""
-        if self._compiled is None or self._compiled[0] is not used:
-            self._compiled = used, Predictor.of(used).by_cell()
-        lines = self._compiled[1]
-        if lines is None:
-            slots = graded.cell // NUM_BINS // self.num_positions
-            return Predictor.of(used).log_odds(slots, graded.position, graded.x)
-        return lines.log_odds(graded.cell, graded.x)
+    def _settle(self) -> None:
+        """Grade and score what is staged, and journal it."""
+        for group in self._staging.take():
+            self._take(group)
+
+    def _take(self, group: Group) -> None:
+        k, rows = self.num_positions, group.rows
+        graded = grade(rows, k)
+        scored = Scored.of(
+            graded, self._compiled.log_odds(group.batches[0].used, graded.cell, graded.x), group.sizes, k
+        )
+        weight = inverse_propensity(rows, graded) if rows.explored.any() else None
+        code = graded.cell * 2
+        code += graded.accepted
+        self._journal.append(
+            Chunk.split(group, code=narrowed(code, k), weight=weight, scores=batch_scores(scored, graded.x))
+        )
+        if group.batches[0].learned:
+            self._calibration.add(scored)
+            self._calibration.add_survival(graded.first, graded.observed, rows.accepted, scored.confidence)
+            if weight is not None:
+                self._unbiased_calibration.add(scored, weight)
+            if self.settings.method == "round":
+                self._original.add(graded.position, graded.x, graded.accepted, scored.confidence)
+            self._whole_blocks += int(np.count_nonzero(rows.admitted == k))
+        if self._journal.full:
+            self._merge()
 
     def _merge(self) -> None:
         """Judge who sent the journal's rows, score the forms on them, and learn from what passed."""
@@ -263,9 +271,9 @@ class PairModel:
         # Every n-th row judges a worker as well as all: enough of them for each one's line.
         step = max(1, len(pending.code) // max(_JUDGED, workers * _JUDGED // 64))
         code, x = pending.code[::step].astype(np.int64), pending.x[::step].astype(np.float64)
-        slots = code // (2 * NUM_BINS)
-        position = slots % k
-        score = Predictor.of(self._coefficients[""]).log_odds(slots // k, position, x)
+        cell = code >> 1
+        position = cell // NUM_BINS % k
+        score = self._compiled.log_odds(self._coefficients[""], cell, x)
         found = recalibrate(pending.worker[pending.batch(step)], position, score, code & 1, shape=(workers, k))
         notices = self._notices + self._judge.judge(pending.workers, found, typical_dispersion(batches, k))
         self._notices = tuple(dict.fromkeys(notices))[:_MAX_NOTICES]
@@ -363,7 +371,7 @@ class PairModel:
 _UNTRIMMED: Final = 0.95
 
 #: Attributes that a snapshot leaves out.
-_TRANSIENT: Final = frozenset({"settings", "_compiled"})
+_TRANSIENT: Final = frozenset({"settings", "_compiled", "_staging"})
 
 #: What a snapshot may hold.
 _KINDS: Final[dict[str, type]] = {

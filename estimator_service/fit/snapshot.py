@@ -58,8 +58,27 @@ def unpack(data: bytes, kinds: dict[str, type]) -> Any:
             arrays.append(np.frombuffer(body, dtype, count, at).reshape(shape).copy())
             at += count * dtype.itemsize
         return _decode(head["tree"], arrays, kinds)
-    except (zlib.error, struct.error, KeyError, IndexError, TypeError, RecursionError) as error:
+    except (zlib.error, struct.error, AttributeError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise ValueError(f"snapshot is damaged: {error}") from error
+
+
+def check_make(value: Any, like: Any, where: str = "state") -> None:
+    """Raises ValueError unless `value` is of the same make as `like`, as far as both go.
+
+    Objects of one class have the same attributes; arrays the same type and shape, where a length of 0 in `like` stands
+    for any. None is of any make.
+    """
+    if value is None or like is None:
+        return
+    if isinstance(like, np.ndarray):
+        same = isinstance(value, np.ndarray) and value.dtype == like.dtype and value.ndim == like.ndim
+        if not same or any(n not in (m, 0) for m, n in zip(value.shape, like.shape, strict=True)):
+            raise ValueError(f"snapshot is damaged: {where} is not {like.dtype}{list(like.shape)}")
+    elif hasattr(like, "__dict__"):
+        if type(value) is not type(like) or vars(value).keys() != vars(like).keys():
+            raise ValueError(f"snapshot is damaged: {where} is no whole {type(like).__name__}")
+        for name, item in vars(value).items():
+            check_make(item, vars(like)[name], f"{where}.{name}")
 
 
 def _encode(value: Any, arrays: list[NDArray[Any]], names: dict[type, str]) -> Any:
@@ -89,7 +108,10 @@ def _decode(tree: Any, arrays: list[NDArray[Any]], kinds: dict[str, type]) -> An
             return kind(_decode(item, arrays, kinds) for item in tree[kind.__name__])
     made = kinds[tree["kind"]]
     value: Any = object.__new__(made)
-    for name, item in _decode(tree["own"], arrays, kinds).items():
+    own = _decode(tree["own"], arrays, kinds)
+    if is_dataclass(made) and own.keys() != {item.name for item in fields(made)}:
+        raise ValueError(f"snapshot is damaged: {made.__name__} has {', '.join(map(str, own))}")
+    for name, item in own.items():
         # Past a frozen dataclass's guard: the instance is still being made.
         object.__setattr__(value, name, item)
     return value

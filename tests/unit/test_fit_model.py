@@ -1,5 +1,6 @@
 """What a pair's model learns: link and segments where they are real, a shift within five rounds, and its snapshot."""
 
+import json
 import tracemalloc
 import zlib
 
@@ -11,7 +12,7 @@ from acceptd.errors import ConfigError
 from acceptd.limits import MAX_SLOPE
 from acceptd.segments import NUM_SEGMENTS, Segment
 from acceptd.types import prior
-from estimator_service.fit.histogram import UNKNOWN
+from estimator_service.fit.histogram import NUM_SLOTS, UNKNOWN
 from estimator_service.fit.model import PairModel
 from estimator_service.fit.predict import Predictor, sigmoid
 from estimator_service.fit.settings import FitSettings
@@ -227,7 +228,68 @@ def test_truncated_snapshot_is_refused():
             PairModel.from_bytes(data[:length])
 
 
-@pytest.mark.parametrize("k", [8, 16])
+def edited(data, edit):
+    """A snapshot whose description was changed, whole otherwise."""
+    body = zlib.decompress(data[13:])
+    size = int.from_bytes(body[:8], "little")
+    head = json.loads(body[8 : 8 + size])
+    edit(head)
+    text = json.dumps(head).encode()
+    return data[:13] + zlib.compress(len(text).to_bytes(8, "little") + text + body[8 + size :])
+
+
+def items(tree):
+    """All of a tree's [name, value] lists that name attributes."""
+    if isinstance(tree, dict):
+        if "kind" in tree:
+            yield tree["kind"], tree["own"]["dict"]
+        for value in tree.values():
+            yield from items(value)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from items(value)
+
+
+def test_a_snapshot_whose_parts_lack_or_exceed_an_attribute_is_refused():
+    """It could be read, and fail at some later round: each kind, each attribute."""
+    rng = np.random.default_rng(14)
+    model, in_force = PairModel(K), prior(K)
+    for _ in range(3):
+        batch = blocks_of(rng, 200, SLOPE, INTERCEPTS)
+        _, in_force = close(model, [batch, batch], in_force, worker=["a", "b"], workload=["", "code"])
+    model.observe(batch, used=in_force)
+    data = model.to_bytes()
+    kinds = {}
+
+    def find(head):
+        for kind, own in items(head["tree"]):
+            kinds[kind] = [name for name, _ in own]
+
+    assert PairModel.from_bytes(edited(data, find)).to_bytes() == data
+    assert {"Points", "CalibrationSums", "DriftDetector", "Windows", "WorkerRecord", "Chunk"} <= kinds.keys()
+    for kind, names in kinds.items():
+        for name in names:
+
+            def misspell(head, kind=kind, name=name):
+                own = next(own for each, own in items(head["tree"]) if each == kind)
+                next(entry for entry in own if entry[0] == name)[0] = f"{name}_"
+
+            with pytest.raises(ValueError, match="damaged"):
+                PairModel.from_bytes(edited(data, misspell))
+
+
+@pytest.mark.parametrize("other", [["<f8", [3, NUM_SLOTS, 128, K]], ["<i8", [3, NUM_SLOTS, K, 128]], ["<f8", [3, 640]]])
+def test_a_snapshot_whose_tables_have_another_shape_or_type_is_refused(other):
+    def reshape(head):
+        at = head["arrays"].index(["<f8", [3, NUM_SLOTS, K, 128]])
+        head["arrays"][at] = other
+
+    data = PairModel(K).to_bytes()
+    with pytest.raises(ValueError, match="damaged"):
+        PairModel.from_bytes(edited(data, reshape))
+
+
+@pytest.mark.parametrize("k", [2, 4, 8, 16])
 def test_memory_stays_below_two_megabytes_whatever_the_traffic(k):
     rng = np.random.default_rng(9)
 

@@ -1,0 +1,85 @@
+"""Graded observations beside the confidences they were predicted with, and their sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from estimator_service.fit.histogram import Floats, Graded, Ints, sums_by
+
+#: Equal-width bins of the expected calibration error.
+ECE_BINS: Final = 15
+
+
+@dataclass(frozen=True)
+class Scored:
+    """N observations of C batches of a pair with K positions.
+
+    accepted: float64[N], 0 or 1. log_odds, confidence: float64[N], as predicted. kind: int64[N], label·K + position.
+    cell: int64[N], kind·ECE_BINS + bin of the confidence. sizes: int64[C], observations of each batch, none empty.
+    """
+
+    num_positions: int
+    accepted: Floats
+    log_odds: Floats
+    confidence: Floats
+    kind: Ints
+    cell: Ints
+    sizes: Ints
+    _odds_against: Floats
+
+    @staticmethod
+    def of(graded: Graded, log_odds: Floats, sizes: Ints, num_positions: int) -> Scored:
+        """The same rows. log_odds: what they were predicted with, within ±200 (bounds of x and of coefficients)."""
+        # Without branches: labels are hard to predict, for a processor, too.
+        odds_against = np.exp(np.negative(log_odds))
+        confidence = odds_against + 1.0
+        np.reciprocal(confidence, out=confidence)
+        kind = graded.accepted * np.int64(num_positions)
+        kind += graded.position
+        bins = (confidence * ECE_BINS).astype(np.int64)
+        cell = np.minimum(bins, ECE_BINS - 1, out=bins)
+        cell += kind * ECE_BINS
+        labels = graded.accepted.astype(np.float64)
+        return Scored(num_positions, labels, log_odds, confidence, kind, cell, sizes, odds_against)
+
+    @cached_property
+    def counts(self) -> Floats:
+        """Observations by (batch, label, position, bin): float64[C, 2, K, ECE_BINS]."""
+        return self.tables(None)
+
+    @cached_property
+    def predicted(self) -> Floats:
+        """Sums of confidences, as `counts`."""
+        return self.tables(self.confidence)
+
+    def tables(self, column: Floats | None) -> Floats:
+        """Sums of a column, float64[N] (None: of ones), as `counts`.
+
+        Also for sums by position alone: adding to many addresses is faster than to K of them, where each addition
+        waits for the one before.
+        """
+        shape = (len(self.sizes), 2, self.num_positions, ECE_BINS)
+        return sums_by(self._cell_of_batch, column, 2 * shape[0] * self.num_positions * ECE_BINS).reshape(shape)
+
+    def by_batch(self, column: Floats) -> Floats:
+        """Sums of a column, float64[N], by batch: float64[C]."""
+        total: Floats = np.add.reduceat(column, np.cumsum(self.sizes) - self.sizes)
+        return total
+
+    def loss(self) -> Floats:
+        """−log likelihood of each observation, nats: float64[N]."""
+        value: Floats = np.log1p(self._odds_against)
+        value += self.log_odds
+        value -= self.accepted * self.log_odds
+        return value
+
+    @cached_property
+    def _cell_of_batch(self) -> Ints:
+        if len(self.sizes) == 1:
+            return self.cell
+        tables = np.arange(len(self.sizes)) * (2 * self.num_positions * ECE_BINS)
+        return self.cell + np.repeat(tables, self.sizes)
