@@ -18,6 +18,7 @@ import grpc
 from acceptd.types import SegmentCoefficients
 from acceptd.v1.estimator_pb2 import UpdateStatus
 from estimator_service.config import load_settings
+from estimator_service.heap import shorten_collections
 from estimator_service.server import Server
 from estimator_service.session import Session
 
@@ -109,6 +110,7 @@ async def _serve(control: Connection, settings: dict[str, Any]) -> None:
     port = echo.add_insecure_port("127.0.0.1:0")
     await echo.start()
     async with await Server.start(loaded) as server:
+        shorten_collections()
         acks = _note_acks(server)
         control.send((server.address, f"127.0.0.1:{port}"))
         loop = asyncio.get_running_loop()

@@ -53,7 +53,7 @@ class Fleet:
         self.ledger = ledger
         self.metrics = metrics
         self.epoch = ledger.epoch
-        self.board: Board[Publication] = Board()
+        self.board: Board[Publication] = Board(lambda call: asyncio.get_running_loop().call_soon(call))
         self.pairs: dict[str, Pair] = {}
         self.roster = Roster()
         self.taps = Taps(metrics.tap_dropped)

@@ -77,8 +77,9 @@ class Metrics:
             ["direction"],
             registry=registry,
         )
-        for direction in ("received", "sent"):
-            self._stream_bytes.labels(direction)
+        # Looked up once: these happen with every message, and to every worker.
+        self._applied: dict[str, tuple[Histogram, Counter]] = {}
+        self._bytes = {direction: self._stream_bytes.labels(direction) for direction in ("received", "sent")}
         self._totals = {
             name: Counter(f"acceptd_worker_{name}", f"{text} Sum over workers.", ["pair"], registry=registry)
             for name, text in _TOTALS.items()
@@ -115,6 +116,7 @@ class Metrics:
     def forget(self, pair: str) -> None:
         """A pair is gone, and with it its labels."""
         self._forgotten.inc()
+        self._applied.pop(pair, None)
         families = (
             self._refit_seconds,
             self._update_seconds,
@@ -137,7 +139,7 @@ class Metrics:
 
     def stream_bytes(self, direction: str, size: int) -> None:
         """A message of `size` bytes was "received" or "sent"."""
-        self._stream_bytes.labels(direction).inc(size)
+        self._bytes[direction].inc(size)
 
     def refit(self, pair: str, seconds: float) -> None:
         """A round was closed in `seconds`."""
@@ -145,8 +147,12 @@ class Metrics:
 
     def ack(self, pair: str, seconds: float) -> None:
         """A worker applied an update `seconds` after it was pushed."""
-        self._update_seconds.labels(pair).observe(seconds)
-        self._updates.labels(pair, "applied").inc()
+        applied = self._applied.get(pair)
+        if applied is None:
+            applied = self._applied[pair] = self._update_seconds.labels(pair), self._updates.labels(pair, "applied")
+        took, count = applied
+        took.observe(seconds)
+        count.inc()
 
     def nack(self, pair: str) -> None:
         """A worker refused an update."""

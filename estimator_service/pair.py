@@ -115,7 +115,7 @@ class Pair:
 
         The model still judges such rows, so that the worker can be released; nothing of the batch is counted.
         """
-        set_aside = self._model.quarantined.get(worker, "")
+        set_aside = self._model.quarantine(worker)
         self._model.observe(rows, workload=workload, worker=worker, used=self._used(version, workload))
         if set_aside:
             self.reject(RejectReason.REJECT_REASON_QUARANTINED, len(rows))

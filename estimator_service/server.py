@@ -31,7 +31,7 @@ from estimator_service.access.gate_rpc import GateInterceptor
 from estimator_service.access.tokens import Tokens
 from estimator_service.clock import Clock, SystemClock
 from estimator_service.fleet import Fleet
-from estimator_service.heap import keep_freed_memory
+from estimator_service.heap import keep_freed_memory, shorten_collections
 from estimator_service.inspect_rpc import InspectServicer
 from estimator_service.metrics import Metrics
 from estimator_service.rpc import EstimatorServicer
@@ -240,6 +240,7 @@ async def serve(
             # Not in a thread other than the main one, where signals cannot be handled.
             with contextlib.suppress(ValueError, RuntimeError):
                 loop.add_signal_handler(number, stop.set)
+        shorten_collections()
         if ready is not None:
             ready(server)
         await stop.wait()

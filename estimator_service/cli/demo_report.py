@@ -18,6 +18,7 @@ from estimator_service import jsonable
 from estimator_service.cli.output import count, facts, number, table
 from estimator_service.fit.calibration import CalibrationSums
 from estimator_service.fit.predict import Predictor
+from estimator_service.fit.scored import Scored
 from estimator_service.lab.blocks import Blocks, concatenate
 from estimator_service.lab.trace import Trace
 
@@ -54,8 +55,9 @@ class Recording:
     def scores(self, log_odds: NDArray[np.floating[Any]]) -> Calibration:
         """Of predictions float[B, K] in nats, over all labels."""
         row, position = np.nonzero(self.blocks.observed)
-        sums = CalibrationSums(self.blocks.num_positions)
-        sums.add(position, log_odds[row, position].astype(np.float64), self.blocks.label[row, position])
+        k, label = self.blocks.num_positions, self.blocks.label[row, position]
+        sums = CalibrationSums(k)
+        sums.add(Scored.of(position, label, log_odds[row, position].astype(np.float64), k))
         found = sums.scores()
         if found is None:
             raise ValueError(f"{self.path} holds no labels")

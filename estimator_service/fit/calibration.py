@@ -78,7 +78,7 @@ class CalibrationSums:
             total[i] += total[i - 1] * mean[i]
         known = reached | (observed > passed)
         index = np.minimum((table[0] * ECE_BINS).astype(np.int64), ECE_BINS - 1) + depth * ECE_BINS
-        for i, column in enumerate((known, total * known)):
+        for i, column in enumerate((known.astype(np.float64), total * known)):
             self._survival[i] += sums_by(index.ravel(), column.ravel(), k * ECE_BINS).reshape(k, ECE_BINS)
 
     def extend(self, other: CalibrationSums) -> None:

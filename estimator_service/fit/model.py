@@ -134,6 +134,10 @@ class PairModel:
         """Worker → why its rows are not learned from."""
         return self._judge.quarantined
 
+    def quarantine(self, worker: str) -> str:
+        """Why this worker's rows are not learned from, "" if they are."""
+        return self._judge.reason(worker)
+
     def round_blocks(self, target: int) -> int:
         """Blocks after which to close the open round; `target` are a full one, a pair's first rounds are shorter."""
         return target if self.settings.method == "round" else ramped(target, self._rounds)
@@ -144,7 +148,7 @@ class PairModel:
         rows: its arrays are kept, so they must not change any more. used: the version the batch was predicted with, of
         the worker's label.
         """
-        learned = worker not in self._judge.records or not self._judge.records[worker].reason
+        learned = not self._judge.reason(worker)
         self._staging.add(Batch(rows, used, workload, worker, learned))
         if learned:
             self._blocks += len(rows.accepted)
@@ -224,9 +228,8 @@ class PairModel:
     def _take(self, group: Group) -> None:
         k, rows = self.num_positions, group.rows
         graded = grade(rows, k)
-        scored = Scored.of(
-            graded, self._compiled.log_odds(group.batches[0].used, graded.cell, graded.x), group.sizes, k
-        )
+        log_odds = self._compiled.log_odds(group.batches[0].used, graded.cell, graded.x)
+        scored = Scored.of(graded.position, graded.accepted, log_odds, k, group.sizes)
         weight = inverse_propensity(rows, graded) if rows.explored.any() else None
         code = graded.cell * 2
         code += graded.accepted

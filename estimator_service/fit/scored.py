@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from estimator_service.fit.histogram import Floats, Graded, Ints, sums_by
+from estimator_service.fit.histogram import Floats, Ints, sums_by
 
 #: Equal-width bins of the expected calibration error.
 ECE_BINS: Final = 15
@@ -32,18 +33,21 @@ class Scored:
     _odds_against: Floats
 
     @staticmethod
-    def of(graded: Graded, log_odds: Floats, sizes: Ints, num_positions: int) -> Scored:
-        """The same rows. log_odds: what they were predicted with, within ±200 (bounds of x and of coefficients)."""
+    def of(
+        position: Ints, accepted: NDArray[np.bool_], log_odds: Floats, num_positions: int, sizes: Ints | None = None
+    ) -> Scored:
+        """position: int64[N]. log_odds: within ±200 (bounds of x and of coefficients). sizes: None for one batch."""
         # Without branches: labels are hard to predict, for a processor, too.
         odds_against = np.exp(np.negative(log_odds))
         confidence = odds_against + 1.0
         np.reciprocal(confidence, out=confidence)
-        kind = graded.accepted * np.int64(num_positions)
-        kind += graded.position
+        kind = accepted * np.int64(num_positions)
+        kind += position
         bins = (confidence * ECE_BINS).astype(np.int64)
         cell = np.minimum(bins, ECE_BINS - 1, out=bins)
         cell += kind * ECE_BINS
-        labels = graded.accepted.astype(np.float64)
+        labels = accepted.astype(np.float64)
+        sizes = np.array([len(position)]) if sizes is None else sizes
         return Scored(num_positions, labels, log_odds, confidence, kind, cell, sizes, odds_against)
 
     @cached_property

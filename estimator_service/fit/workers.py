@@ -208,13 +208,14 @@ class Judge:
 
     def weights(self, names: tuple[str, ...], observations: Floats) -> Floats:
         """Weight of each worker's rows in the merge: 0 in quarantine, below 1 beyond the cap. float64[W]."""
-        weights = np.array([0.0 if self._reason(name) else 1.0 for name in names])
+        weights = np.array([0.0 if self.reason(name) else 1.0 for name in names])
         counts = observations[(weights > 0) & (observations > 0)]
         if len(counts) >= 3:
             weights *= np.minimum(1.0, _CAP * np.median(counts) / np.maximum(observations, 1.0))
         return weights
 
-    def _reason(self, name: str) -> str:
+    def reason(self, name: str) -> str:
+        """Why a worker is in quarantine, "" if it is not."""
         record = self.records.get(name)
         return record.reason if record else ""
 

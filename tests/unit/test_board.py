@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator_service.board import Board
+from estimator_service.board import WAKES, Board
 
 
 def test_a_watcher_gets_the_latest_once():
@@ -54,3 +54,31 @@ def test_a_dropped_topic_begins_anew_for_those_who_watch():
     assert board.latest("a") is None
     board.publish("a", 2)
     assert watch.take() == 2
+
+
+def test_many_watchers_are_woken_in_turns_each_once():
+    turns = []
+    board: Board[int] = Board(turns.append)
+    woken = []
+    for i in range(3 * WAKES):
+        board.watch("a", lambda i=i: woken.append(i))
+    board.publish("a", 1)
+    assert len(woken) == WAKES
+    while turns:
+        before = len(woken)
+        turns.pop()()
+        assert len(woken) - before <= WAKES
+    assert sorted(woken) == list(range(3 * WAKES))
+
+
+def test_a_watcher_that_left_before_its_turn_is_not_woken():
+    turns = []
+    board: Board[int] = Board(turns.append)
+    woken = []
+    watches = [board.watch("a", lambda i=i: woken.append(i)) for i in range(2 * WAKES)]
+    board.publish("a", 1)
+    for watch in watches:
+        watch.close()
+    while turns:
+        turns.pop()()
+    assert len(woken) == WAKES
