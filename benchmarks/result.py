@@ -69,8 +69,12 @@ def write(by_command: Mapping[str, Iterable[Result]], path: Path, *, load: float
     rows = [{"command": command, **asdict(r)} for command, results in by_command.items() for r in results]
     for row in rows:
         row.update({k: None for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)})
-    machine = {"cores": os.cpu_count(), "processor": _processor(), "python": platform.python_version(), "load": load}
-    path.write_text(json.dumps({"machine": machine, "results": rows}, indent=2) + "\n")
+    path.write_text(json.dumps({"machine": machine(load), "results": rows}, indent=2) + "\n")
+
+
+def machine(load: float) -> dict[str, object]:
+    """What a figure was measured on. load: see `write`."""
+    return {"cores": os.cpu_count(), "processor": _processor(), "python": platform.python_version(), "load": load}
 
 
 def _processor() -> str:

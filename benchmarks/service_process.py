@@ -56,8 +56,8 @@ class Service:
 
 
 @contextmanager
-def service(core: int, **settings: Any) -> Iterator[Service]:
-    """A service pinned to `core`, without a store, beside a bare gRPC echo server in the same process."""
+def service(core: int | None, **settings: Any) -> Iterator[Service]:
+    """A service pinned to `core` (None: to none), without a store, beside a bare gRPC echo server in its process."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_main, args=(theirs, core, settings), daemon=True)
@@ -92,8 +92,9 @@ def apart_from(core: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _main(control: Connection, core: int, settings: dict[str, Any]) -> None:
-    pin(core)
+def _main(control: Connection, core: int | None, settings: dict[str, Any]) -> None:
+    if core is not None:
+        pin(core)
     asyncio.run(_serve(control, settings))
 
 

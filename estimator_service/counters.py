@@ -17,31 +17,59 @@ if TYPE_CHECKING:
 MAX_UINT64: Final = 2**64 - 1
 
 
+#: Batches, and rows, that are counted together at most: of small batches the calls cost more than the counting. Raising
+#: them keeps more in memory.
+_BATCHES, _ROWS = 64, 1024
+
+
 @dataclass
 class Counters:
-    """observations, acceptances: uint64[K]. blocks: rows learned from. exclusions: blocks by ExclusionReason value.
+    """blocks: rows learned from. exclusions: blocks by ExclusionReason value.
 
     rejects: batches by RejectReason value. rows_rejected: their rows, as far as they could be told.
     """
 
-    observations: NDArray[np.uint64]
-    acceptances: NDArray[np.uint64]
+    _observations: NDArray[np.uint64]
+    _acceptances: NDArray[np.uint64]
     blocks: int = 0
     exclusions: Counter[int] = field(default_factory=Counter)
     rejects: Counter[int] = field(default_factory=Counter)
     rows_rejected: int = 0
+    _waiting: list[tuple[NDArray[np.int64], NDArray[np.uint8]]] = field(default_factory=list)
+    _rows_waiting: int = 0
 
     @classmethod
     def zero(cls, num_positions: int) -> Counters:
         """Nothing seen yet, for K = `num_positions`."""
         return cls(np.zeros(num_positions, np.uint64), np.zeros(num_positions, np.uint64))
 
+    @property
+    def observations(self) -> NDArray[np.uint64]:
+        """Graded draft tokens by position: uint64[K]."""
+        self._settle()
+        return self._observations
+
+    @property
+    def acceptances(self) -> NDArray[np.uint64]:
+        """Those that were accepted: uint64[K]."""
+        self._settle()
+        return self._acceptances
+
     def add(self, rows: Observations) -> None:
-        """Counts each observed position of `rows` and its label."""
-        num_positions = len(self.observations)
-        self.observations += _deeper_than(rows.observed, num_positions)
-        self.acceptances += _deeper_than(rows.accepted, num_positions)
+        """Counts each observed position of `rows`, whose columns must not change any more, and its label."""
         self.blocks += len(rows)
+        self._rows_waiting += len(rows)
+        self._waiting.append((rows.observed, rows.accepted))
+        if len(self._waiting) >= _BATCHES or self._rows_waiting >= _ROWS:
+            self._settle()
+
+    def _settle(self) -> None:
+        if not self._waiting:
+            return
+        observed, accepted = map(np.concatenate, zip(*self._waiting, strict=True))
+        self._waiting, self._rows_waiting = [], 0
+        self._observations += _deeper_than(observed, len(self._observations))
+        self._acceptances += _deeper_than(accepted, len(self._acceptances))
 
     def exclude(self, reason: int, blocks: int) -> None:
         """Counts `blocks` that a worker left out. Stays at MAX_UINT64."""

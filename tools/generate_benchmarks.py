@@ -1,6 +1,6 @@
-"""Writes the tables of docs/benchmarks.md from benchmarks/results.json, or checks them.
+"""Writes the tables of docs/benchmarks.md and docs/operations.md from what benchmarks recorded, or checks them.
 
-No figure stands there that a command did not print: `make bench` writes the results, `make docs` the page.
+No figure stands there that a command did not print: `make bench` and `make load` record, `make docs` writes the pages.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import json
 import sys
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.__main__ import RESULTS
+from benchmarks.load import RECORD
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
-START = "<!-- results: made by `make docs` from benchmarks/results.json -->\n"
-END = "<!-- end of results -->"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def tables() -> str:
@@ -46,20 +45,62 @@ def row_of(row: dict[str, Any]) -> str:
     return f"| {row['name']} | {row['value']:.4g} {row['unit']} | {beside} | {shown} | {reached} |"
 
 
+def loads() -> str:
+    """A row for each size that `make load` went through."""
+    if not RECORD.exists():
+        return "No load is recorded in this checkout; `make load` measures and records it.\n"
+    recorded = json.loads(RECORD.read_text())
+    machine = recorded["machine"]
+    lines = [
+        f"Measured on {machine['cores']} cores ({machine['processor']}), Python {machine['python']}, with a load of "
+        f"{machine['load']:.1f} from other work before the run; {recorded['rows_a_flush']} rows a flush.",
+        "",
+        "| Workers | Flushes/s due | answered | held back | batch → result p50, p99 | publish → ACK p50, p99 "
+        "| both p99 | CPU | a flush | memory |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+        *(load_of(row) for row in recorded["reports"]),
+    ]
+    goals = [f"{row['workers']} workers at {row['flushes']:g} flushes/s, {row['goal']}" for row in recorded["reports"]]
+    lines += ["", f"Goal: {'; '.join(goal for goal in goals if not goal.endswith(', '))}.", ""]
+    return "\n".join(lines)
+
+
+def load_of(row: dict[str, Any]) -> str:
+    """One size."""
+    return (
+        f"| {row['workers']:,} | {row['flushes_due']:,.0f} | {row['flushes_acknowledged']:,.0f} "
+        f"| {row['held_back_percent']:.1f} % | {row['result_p50']:.1f}, {row['result_p99']:.0f} ms "
+        f"| {row['ack_p50']:.0f}, {row['ack_p99']:.0f} ms | {row['both_p99']:.0f} ms "
+        f"| {row['service_core_percent']:.0f} % of a core | {row['service_us_a_flush']:.0f} µs "
+        f"| {row['memory']:.0f} MB |"
+    )
+
+
+#: page, the words that begin and end what is made, and what makes it.
+PAGES: Final = (
+    ("benchmarks.md", "results: made by `make docs` from benchmarks/results.json", "end of results", tables),
+    ("operations.md", "load: made by `make docs` from benchmarks/load.json", "end of load", loads),
+)
+
+
 def main() -> int:
-    """Writes the document, or with --check only compares; 1 if it is stale."""
+    """Writes the pages, or with --check only compares; 1 if one is stale."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare only, write nothing")
-    text = DOCUMENT.read_text()
-    head, _, rest = text.partition(START)
-    _, _, tail = rest.partition(END)
-    fresh = f"{head}{START}\n{tables()}\n{END}{tail}"
-    if not parser.parse_args().check:
-        DOCUMENT.write_text(fresh)
-        return 0
-    if fresh != text:
-        print("docs/benchmarks.md is stale; run `make docs`", file=sys.stderr)
-    return int(fresh != text)
+    check = parser.parse_args().check
+    stale = 0
+    for name, start, end, make in PAGES:
+        page = DOCS / name
+        text = page.read_text()
+        head, _, rest = text.partition(f"<!-- {start} -->\n")
+        _, _, tail = rest.partition(f"<!-- {end} -->")
+        fresh = f"{head}<!-- {start} -->\n\n{make()}\n<!-- {end} -->{tail}"
+        if not check:
+            page.write_text(fresh)
+        elif fresh != text:
+            print(f"docs/{name} is stale; run `make docs`", file=sys.stderr)
+            stale = 1
+    return stale
 
 
 if __name__ == "__main__":

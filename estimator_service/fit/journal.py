@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,13 @@ from acceptd.bins import NUM_BINS
 from estimator_service.fit.histogram import NUM_SLOTS, Floats, Ints
 from estimator_service.fit.staging import Group
 
-#: Observations kept before they are judged and merged without waiting for the round's end: as many as a pair's other
-#: tables, which grow with K, leave room for in its 2 MB at up to 10 bytes each. Raising them merges less often, judges
-#: workers on more of their rows at once, and answers nobody for longer while it does.
-_MOST, _CAPACITY, _LESS_A_POSITION, _LEAST = 131_072, 212_992, 12_288, 16_384
+#: Bytes kept before they are judged and merged without waiting for the round's end: as many as a pair's other tables,
+#: which grow with K, leave room for in its 2 MB. Raising them merges less often, judges workers on more of their rows
+#: at once, and answers nobody for longer while it does.
+_CAPACITY, _LESS_A_POSITION, _LEAST = 1_376_256, 75_776, 163_840
 
-#: The same in batches, each of which costs some 800 bytes (K = 16) beside its rows.
-MAX_BATCHES: Final = 128
+#: Bytes of a batch beside its columns.
+_BATCH = 512
 
 
 Codes = NDArray[np.uint16] | NDArray[np.uint32]
@@ -64,6 +64,12 @@ class Chunk:
     weight: NDArray[np.float32] | None
     scores: Floats
 
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        columns = (self.code, self.x, self.weight, self.scores)
+        return _BATCH + sum(column.nbytes for column in columns if column is not None)
+
     @staticmethod
     def split(group: Group, *, code: Codes, weight: Floats | None, scores: Floats) -> Iterator[Chunk]:
         """A group's batches again, with what was worked out for them together: views of it."""
@@ -84,46 +90,52 @@ class Journal:
     chunks: list[Chunk] = field(default_factory=list)
     observations: int = 0
 
+    @cached_property
+    def size(self) -> int:
+        """Bytes of its batches; kept up as they come."""
+        return sum(chunk.size for chunk in self.chunks)
+
     @property
     def full(self) -> bool:
-        """Whether it holds as many observations as there is room for, or `MAX_BATCHES` batches, or more."""
-        capacity = min(_MOST, max(_LEAST, _CAPACITY - _LESS_A_POSITION * self.num_positions))
-        return self.observations >= capacity or len(self.chunks) >= MAX_BATCHES
+        """Whether it holds as much as there is room for, or more."""
+        return self.size >= max(_LEAST, _CAPACITY - _LESS_A_POSITION * self.num_positions)
 
     def append(self, chunks: Iterable[Chunk]) -> None:
         """Take batches."""
+        size = self.size
         for chunk in chunks:
             self.chunks.append(chunk)
             self.observations += len(chunk.x)
+            size += chunk.size
+        self.size = size
 
     def extend(self, other: Journal) -> None:
         """Take another journal's batches too."""
-        self.chunks.extend(other.chunks)
-        self.observations += other.observations
+        self.append(other.chunks)
 
     def take(self) -> Pending:
         """All of it, and leave it empty."""
         pending = self.peek()
-        self.chunks, self.observations = [], 0
+        self.chunks, self.observations, self.size = [], 0, 0
         return pending
 
     def peek(self) -> Pending:
         """All of it. Workers and workloads are numbered by name, so order of arrival is no matter."""
         chunks = self.chunks
-        workers = tuple(sorted({chunk.worker for chunk in chunks}))
-        workloads = tuple(sorted({chunk.workload for chunk in chunks}))
+        workers = {name: i for i, name in enumerate(sorted({chunk.worker for chunk in chunks}))}
+        workloads = {name: i for i, name in enumerate(sorted({chunk.workload for chunk in chunks}))}
         weight = None
         if any(chunk.weight is not None for chunk in chunks):
             weight = np.concatenate([np.zeros_like(c.x) if c.weight is None else c.weight for c in chunks])
         return Pending(
             np.array([len(chunk.x) for chunk in chunks], np.int64),
-            np.array([workers.index(chunk.worker) for chunk in chunks], np.int64),
-            np.array([workloads.index(chunk.workload) for chunk in chunks], np.int64),
+            np.array([workers[chunk.worker] for chunk in chunks], np.int64),
+            np.array([workloads[chunk.workload] for chunk in chunks], np.int64),
             np.concatenate([narrowed(np.zeros(0, np.int64), self.num_positions), *(chunk.code for chunk in chunks)]),
             np.concatenate([np.zeros(0, np.float32), *(chunk.x for chunk in chunks)]),
             weight,
-            workers,
-            workloads,
+            tuple(workers),
+            tuple(workloads),
         )
 
 

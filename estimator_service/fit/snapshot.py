@@ -75,10 +75,15 @@ def check_make(value: Any, like: Any, where: str = "state") -> None:
         if not same or any(n not in (m, 0) for m, n in zip(value.shape, like.shape, strict=True)):
             raise ValueError(f"snapshot is damaged: {where} is not {like.dtype}{list(like.shape)}")
     elif hasattr(like, "__dict__"):
-        if type(value) is not type(like) or vars(value).keys() != vars(like).keys():
+        if type(value) is not type(like) or _own(value).keys() != _own(like).keys():
             raise ValueError(f"snapshot is damaged: {where} is no whole {type(like).__name__}")
-        for name, item in vars(value).items():
-            check_make(item, vars(like)[name], f"{where}.{name}")
+        for name, item in _own(value).items():
+            check_make(item, _own(like)[name], f"{where}.{name}")
+
+
+def _own(value: Any) -> dict[str, Any]:
+    """Attributes that make up an object."""
+    return {item.name: getattr(value, item.name) for item in fields(value)} if is_dataclass(value) else vars(value)
 
 
 def _encode(value: Any, arrays: list[NDArray[Any]], names: dict[type, str]) -> Any:
@@ -92,8 +97,7 @@ def _encode(value: Any, arrays: list[NDArray[Any]], names: dict[type, str]) -> A
     for kind in (tuple, list, set):
         if isinstance(value, kind):
             return {kind.__name__: [_encode(item, arrays, names) for item in (sorted(value) if kind is set else value)]}
-    own = {item.name: getattr(value, item.name) for item in fields(value)} if is_dataclass(value) else vars(value)
-    return {"kind": names[type(value)], "own": _encode(own, arrays, names)}
+    return {"kind": names[type(value)], "own": _encode(_own(value), arrays, names)}
 
 
 def _decode(tree: Any, arrays: list[NDArray[Any]], kinds: dict[str, type]) -> Any:

@@ -8,6 +8,7 @@ are re-centred, is a fault: labels inverted, features scaled. Such a worker is q
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -66,6 +67,14 @@ class WorkerRecord:
     scarcer: float = 0.0
     reason: str = ""
     clean: int = 0
+
+    def remember(self, sums: Iterable[float]) -> None:
+        """Add a judgement's sums, in the order of the fields, to those before it, which fade."""
+        for name, value in zip(_SUMS, sums, strict=True):
+            setattr(self, name, getattr(self, name) * _MEMORY + value)
+
+
+_SUMS: Final = ("information", "slope", "shift", "shift_information", "won", "compared", "scarcer")
 
 
 @dataclass(frozen=True)
@@ -158,22 +167,22 @@ class Judge:
         """
         self.rounds += 1
         self.dispersion = dispersion if self.rounds == 1 else _MEMORY * self.dispersion + (1 - _MEMORY) * dispersion
-        for i, name in enumerate(names):
+        columns = (
+            found.n,
+            found.information,
+            found.information * found.slope,
+            found.shift_information * found.shift,
+            found.shift_information,
+            found.won,
+            found.compared,
+            found.scarcer,
+        )
+        for name, n, *sums in zip(names, *(column.tolist() for column in columns), strict=True):
             # Taken out and put back at the end: the records stay in order of when they were last heard of.
             record = self.records.pop(name, None) or WorkerRecord()
             self.records[name] = record
-            if found.n[i] < _MIN_OBSERVATIONS:
-                continue
-            for attribute, value in (
-                ("information", found.information[i]),
-                ("slope", found.information[i] * found.slope[i]),
-                ("shift", found.shift_information[i] * found.shift[i]),
-                ("shift_information", found.shift_information[i]),
-                ("won", found.won[i]),
-                ("compared", found.compared[i]),
-                ("scarcer", found.scarcer[i]),
-            ):
-                setattr(record, attribute, getattr(record, attribute) * _MEMORY + float(value))
+            if n >= _MIN_OBSERVATIONS:
+                record.remember(sums)
         while len(self.records) > MAX_WORKERS:
             del self.records[next(iter(self.records))]
         judged = [name for name, n in zip(names, found.n, strict=True) if n >= _MIN_OBSERVATIONS]

@@ -5,7 +5,9 @@ Columns travel as raw little-endian bytes, so decoding is a view, not a copy a v
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
     Counts = NDArray[np.uint8]
+
+#: Every byte, in order.
+_BYTES = bytes(range(256))
+_LARGEST = float(np.finfo(np.float32).max)
 
 #: Segment of rows whose worker does not tell segments apart.
 UNKNOWN_SEGMENT = 255
@@ -44,10 +50,11 @@ class Observations:
     entropies: Floats | None = None
     margins: Floats | None = None
 
-    @property
+    @cached_property
     def observed(self) -> NDArray[np.int64]:
-        """int64[B]: n_i, observations of each row."""
-        return np.minimum(self.accepted.astype(np.int64) + 1, self.admitted)
+        """int64[B]: n_i, observations of each row. Worked out once: the columns must not change afterwards."""
+        counts: NDArray[np.int64] = np.minimum(self.accepted + np.int64(1), self.admitted)
+        return counts
 
     def __len__(self) -> int:
         return len(self.accepted)
@@ -58,23 +65,25 @@ def decode_batch(message: estimator_pb2.ObservationBatch, num_positions: int) ->
 
     Raises MalformedBatch, NonFiniteValue or TooLarge with the column's name and the index of the first bad value.
     """
-    accepted = np.frombuffer(message.accepted, np.uint8)
-    admitted = np.frombuffer(message.admitted, np.uint8)
+    depths, segments_ = message.admitted, message.segments
+    accepted, admitted = np.frombuffer(message.accepted, np.uint8), np.frombuffer(depths, np.uint8)
     rows = len(accepted)
     if not 1 <= rows <= MAX_ROWS:
         error = TooLarge if rows else MalformedBatch
         raise error(f"accepted has {rows} rows; accepted: 1 to {MAX_ROWS}", field="accepted", index=rows)
     _expect_length("admitted", len(admitted), rows)
-    _reject_where((admitted < 1) | (admitted > num_positions), "admitted", admitted, f"1 to K = {num_positions}")
+    # Deleting what is in range leaves what is not: one pass, and of a small batch no more than a call.
+    if depths.translate(None, _BYTES[1 : num_positions + 1]):
+        _reject_where((admitted < 1) | (admitted > num_positions), "admitted", admitted, f"1 to K = {num_positions}")
     _reject_where(accepted > admitted, "accepted", accepted, "at most the row's admitted")
-    total = int(np.minimum(accepted.astype(np.int64) + 1, admitted).sum())
-    features = _floats(message.features, "features", total)
-    if total and (features.max() > MAX_LOG_ODDS or features.min() < -MAX_LOG_ODDS):
-        _reject_where(np.abs(features) > MAX_LOG_ODDS, "features", features, f"within ±{MAX_LOG_ODDS:g}")
-    if message.segments:
-        segments = np.frombuffer(message.segments, np.uint8)
+    observed = np.minimum(accepted + np.int64(1), admitted)
+    total = int(observed.sum())
+    features = _floats(message.features, "features", total, MAX_LOG_ODDS)
+    if segments_:
+        segments = np.frombuffer(segments_, np.uint8)
         _expect_length("segments", len(segments), rows)
-        _reject_where(segments >= NUM_SEGMENTS, "segments", segments, f"0 to {NUM_SEGMENTS - 1}")
+        if segments_.translate(None, _BYTES[:NUM_SEGMENTS]):
+            _reject_where(segments >= NUM_SEGMENTS, "segments", segments, f"0 to {NUM_SEGMENTS - 1}")
     else:
         segments = np.full(rows, UNKNOWN_SEGMENT, np.uint8)
     explored, propensities = _exploration(message, admitted)
@@ -148,7 +157,8 @@ def _reject_where(bad: NDArray[np.bool_], name: str, values: NDArray[np.generic]
         raise MalformedBatch(f"{name}[{index}] is {values[index]}; accepted: {accepted}", field=name, index=index)
 
 
-def _floats(raw: bytes, name: str, expected: int) -> Floats:
+def _floats(raw: bytes, name: str, expected: int, most: float = math.inf) -> Floats:
+    """float32[expected], finite and within ±most."""
     if len(raw) != 4 * expected:
         raise MalformedBatch(
             f"{name} has {len(raw)} bytes; accepted: {4 * expected} (float32 × {expected})",
@@ -156,10 +166,13 @@ def _floats(raw: bytes, name: str, expected: int) -> Floats:
             index=min(len(raw) // 4, expected),
         )
     values = np.frombuffer(raw, "<f4")
-    finite = np.isfinite(values)
-    if not finite.all():
-        index = int(np.argmin(finite))
-        raise NonFiniteValue(f"{name}[{index}] is {values[index]}; accepted: finite", field=name, index=index)
+    # A NaN is not below anything.
+    if expected and not np.abs(values).max() <= min(most, _LARGEST):
+        finite = np.isfinite(values)
+        if not finite.all():
+            index = int(np.argmin(finite))
+            raise NonFiniteValue(f"{name}[{index}] is {values[index]}; accepted: finite", field=name, index=index)
+        _reject_where(np.abs(values) > most, name, values, f"within ±{most:g}")
     return values
 
 

@@ -309,7 +309,7 @@ def test_memory_stays_below_two_megabytes_whatever_the_traffic(k):
     before = tracemalloc.get_traced_memory()[0]
     model = PairModel(k)
     most = 0
-    for i in range(300):
+    for i in range(4000):
         batches = large if i < 40 else small
         model.observe(batches[i % 4], used=used, worker=f"w{i % 50}", workload=f"label{i % 10}")
         if i < 40 and i % 10 == 9:

@@ -55,6 +55,6 @@ def test_what_workers_left_out_never_leaves_a_uint64():
 
 def test_counters_hold_more_than_53_bits():
     counters = Counters.zero(1)
-    counters.observations += np.uint64(2**63 + 1)
+    counters.observations[:] += np.uint64(2**63 + 1)
     assert counters.to_json()["observations"] == [2**63 + 1]
     assert Counters.from_json(counters.to_json()).observations[0] == 2**63 + 1
