@@ -10,14 +10,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import numpy as np
-
-from acceptd.codec import Observations, encode_batch
+from acceptd.codec import Observations, encode_parts
 from acceptd.limits import MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_ROWS
 from acceptd.v1 import types_pb2
+from vllm_client_hook.chunks import Chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from acceptd.types import Version
     from acceptd.v1 import estimator_pb2
@@ -27,6 +26,12 @@ QUEUE_FULL: Final = int(types_pb2.EXCLUSION_REASON_QUEUE_FULL)
 
 #: Bytes a batch needs beside its rows: sequence, version, exclusions and field headers, generously.
 _ENVELOPE_BYTES: Final = 1024
+
+
+#: What `prepare` turns into columns in one call: offers, and rows after which it stops. Raising them keeps other
+#: threads waiting for longer, some 50 us an offer; lowering them costs a pause of the sender for each call.
+_STRETCH_PIECES: Final = 4
+_STRETCH_ROWS: Final = 256
 
 
 class Graded(Protocol):
@@ -114,7 +119,7 @@ class Outbound:
         self._lock = threading.Lock()
         self._queue: deque[tuple[float, Graded]] = deque()
         self._waiting = 0
-        self._chunks: deque[tuple[float, Version | None, Observations]] = deque()
+        self._chunks = Chunks()
         self._excluded: dict[int, int] = {}
         self._told: dict[int, int] = {}
         self._flight: deque[_Batch] = deque()
@@ -135,10 +140,10 @@ class Outbound:
                 self.stale_generation += len(rows)
                 return False
             self.offered += len(rows)
-            first = not self._queue
+            # Only what changes something wakes the sender: the first rows, and those that fill a batch.
+            wake = not self._queue or self._waiting < self.limits.rows <= self._waiting + len(rows)
             self._queue.append((now, rows))
             self._waiting += len(rows)
-            wake = first or self._waiting >= self.limits.rows
             while self._waiting > self._queue_rows and self._queue:
                 _, oldest = self._queue.popleft()
                 self._waiting -= len(oldest)
@@ -166,22 +171,40 @@ class Outbound:
         return not (self._waiting or self._chunks or self._flight)
 
     @property
-    def in_flight(self) -> int:
-        """Batches numbered and not answered."""
-        return len(self._flight)
+    def full(self) -> bool:
+        """Whether a new batch has to wait until one in flight is answered."""
+        return len(self._flight) >= self.limits.max_in_flight
 
     def deadline(self) -> float | None:
         """When the oldest waiting rows reach the age at which they go out; None: nothing waits."""
-        with self._lock:
-            oldest = self._chunks[0][0] if self._chunks else self._queue[0][0] if self._queue else None
+        oldest = self._chunks.oldest
+        if oldest is None:
+            with self._lock:
+                oldest = self._queue[0][0] if self._queue else None
         return None if oldest is None else oldest + self.limits.age_seconds
+
+    def prepare(self, now: float, *, flush: bool = False) -> bool:
+        """Turns a few of the queued rows into columns, if the next message needs them; whether it needs more.
+
+        For a sender that lets other threads run in between: `next_message` turns all that are left at once.
+        """
+        if self._sent < len(self._flight) or self.full:
+            return False
+        limit = self.limits.rows_a_batch(self._num_positions)
+        if not self._due(now, limit, flush):
+            return False
+        goal = min(limit, self._chunks.rows + _STRETCH_ROWS)
+        for _ in range(_STRETCH_PIECES):
+            if self._chunks.rows >= goal or not self._convert():
+                break
+        return self._chunks.rows < limit and bool(self._queue)
 
     def next_message(self, now: float, *, flush: bool = False) -> estimator_pb2.ObservationBatch | None:
         """The next batch for the wire, None if there is none for now: those to send again first, then a new one."""
         if self._sent < len(self._flight):
             self._sent += 1
             return self._flight[self._sent - 1].message
-        if len(self._flight) >= self.limits.max_in_flight:
+        if self.full:
             return None
         batch = self._cut(now, flush)
         if batch is None:
@@ -242,8 +265,7 @@ class Outbound:
             self._queue.clear()
             self._waiting = 0
             self._generation = generation
-        forgotten += sum(len(columns) for _, _, columns in self._chunks) + sum(batch.rows for batch in self._flight)
-        self._chunks.clear()
+        forgotten += self._chunks.clear() + sum(batch.rows for batch in self._flight)
         self._flight.clear()
         self._sequence = self._sent = 0
         self.stale_generation += forgotten
@@ -251,52 +273,38 @@ class Outbound:
 
     def _cut(self, now: float, flush: bool) -> _Batch | None:
         limit = self.limits.rows_a_batch(self._num_positions)
-        deadline = self.deadline()
-        due = flush or (deadline is not None and deadline <= now)
-        if self._rows_at_hand() < limit and not due:
-            # Rows that wait behind a change of version cannot join the ones before it: those go out now.
-            if not self._version_changes():
+        if self._due(now, limit, flush):
+            while self._chunks.rows < limit and self._convert():
+                pass
+            if not self._chunks:
                 return None
-        elif not self._fill(limit):
+        elif not self._chunks.mixed:
+            # Rows that wait behind a change of version cannot join the ones before it: those go out now.
             return None
-        version, taken = self._take(limit)
+        version, taken = self._chunks.take(limit)
         exclusions = self._owed()
         self._sequence += 1
-        message = encode_batch(self._sequence, version, _concatenate(taken), exclusions)
+        message = encode_parts(self._sequence, version, taken, exclusions)
         return _Batch(message, sum(map(len, taken)), exclusions)
 
-    def _rows_at_hand(self) -> int:
-        return self._waiting + sum(len(columns) for _, _, columns in self._chunks)
+    def _due(self, now: float, limit: int, flush: bool) -> bool:
+        """Whether a batch goes out now: it is full, or old enough."""
+        if flush or self._waiting + self._chunks.rows >= limit:
+            return True
+        deadline = self.deadline()
+        return deadline is not None and deadline <= now
 
-    def _version_changes(self) -> bool:
-        return len({version for _, version, _ in self._chunks}) > 1
-
-    def _fill(self, limit: int) -> bool:
-        """Turns queued rows into chunks until `limit` rows are there; False: there are none at all."""
-        while sum(len(columns) for _, _, columns in self._chunks) < limit:
-            with self._lock:
-                if not self._queue:
-                    break
-                since, rows = self._queue.popleft()
-                self._waiting -= len(rows)
-            for version, columns in rows.by_version():
-                if len(columns.accepted):
-                    self._chunks.append((since, version, _observations(columns)))
-        return bool(self._chunks)
-
-    def _take(self, limit: int) -> tuple[Version | None, list[Observations]]:
-        """The leading rows of one version, at most `limit` of them."""
-        version = self._chunks[0][1]
-        taken: list[Observations] = []
-        room = limit
-        while room and self._chunks and self._chunks[0][1] == version:
-            since, _, columns = self._chunks.popleft()
-            if len(columns) > room:
-                columns, rest = _split(columns, room)
-                self._chunks.appendleft((since, version, rest))
-            taken.append(columns)
-            room -= len(columns)
-        return version, taken
+    def _convert(self) -> bool:
+        """Turns the oldest queued rows into columns; False: there are none."""
+        with self._lock:
+            if not self._queue:
+                return False
+            since, rows = self._queue.popleft()
+            self._waiting -= len(rows)
+        for version, columns in rows.by_version():
+            if len(columns.accepted):
+                self._chunks.append(since, version, columns)
+        return True
 
     def _owed(self) -> dict[int, int]:
         """Exclusions not told yet, by reason; told from now on."""
@@ -304,37 +312,3 @@ class Outbound:
         owed = {reason: total - self._told.get(reason, 0) for reason, total in totals.items()}
         self._told |= totals
         return {reason: blocks for reason, blocks in owed.items() if blocks > 0}
-
-
-_COLUMNS: Final = ("accepted", "admitted", "features", "segments", "explored", "propensities", "entropies", "margins")
-#: Columns with one value an observation; the others have one a row.
-_OBSERVED: Final = frozenset({"features", "entropies", "margins"})
-
-
-def _observations(columns: Any) -> Observations:
-    return Observations(*(getattr(columns, name) for name in _COLUMNS))
-
-
-def _split(columns: Observations, rows: int) -> tuple[Observations, Observations]:
-    """The first `rows` rows, and the rest."""
-    values = int(columns.observed[:rows].sum())
-
-    def parts() -> Iterator[tuple[Any, Any]]:
-        for name in _COLUMNS:
-            column = getattr(columns, name)
-            at = values if name in _OBSERVED else rows
-            yield (None, None) if column is None else (column[:at], column[at:])
-
-    first, rest = zip(*parts(), strict=True)
-    return Observations(*first), Observations(*rest)
-
-
-def _concatenate(parts: list[Observations]) -> Observations:
-    if len(parts) == 1:
-        return parts[0]
-
-    def joined(name: str) -> Any:
-        columns = [getattr(part, name) for part in parts]
-        return None if any(column is None for column in columns) else np.concatenate(columns)
-
-    return Observations(*map(joined, _COLUMNS))

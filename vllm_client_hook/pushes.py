@@ -85,6 +85,11 @@ class Pushes:
             self._answers.append(version)
 
     @property
+    def answers(self) -> bool:
+        """Whether verdicts wait to be sent."""
+        return bool(self._answers)
+
+    @property
     def held(self) -> Version | None:
         """For Hello: the version in force, or a newer one that the worker has yet to judge.
 

@@ -7,7 +7,7 @@ up; word 1 the propensity (float32 bits); word 2 the index of the coefficients i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -122,21 +122,27 @@ class Rows:
 
     def by_version(self) -> list[tuple[Version | None, Columns]]:
         """One entry a version, in the order the versions came into force."""
+        if not len(self.records):
+            return []
         index = self.records[:, 2]
-        return [(self.versions.get(int(i)), self._columns(index == i)) for i in np.unique(index)]
+        if (index == index[0]).all():
+            return [(self.versions.get(int(index[0])), self._columns())]
+        return [
+            (self.versions.get(int(i)), replace(self, records=self.records[index == i])._columns())
+            for i in np.unique(index)
+        ]
 
-    def _columns(self, chosen: NDArray[np.bool_]) -> Columns:
-        observed = self.observed[chosen]
-        full = self.full
+    def _columns(self) -> Columns:
+        observed = self.observed
         return Columns(
-            self.accepted[chosen],
-            self.admitted[chosen],
-            self._matrix(0)[chosen][observed],
-            self.segments[chosen],
-            self.explored[chosen],
-            self.propensities[chosen],
-            self._matrix(1)[chosen][observed] if full else None,
-            self._matrix(2)[chosen][observed] if full else None,
+            self.accepted,
+            self.admitted,
+            self._matrix(0)[observed],
+            self.segments,
+            self.explored,
+            self.propensities,
+            self._matrix(1)[observed] if self.full else None,
+            self._matrix(2)[observed] if self.full else None,
         )
 
     def _matrix(self, which: int) -> Floats:

@@ -20,14 +20,13 @@ import grpc
 from acceptd import __version__, codec
 from acceptd.v1 import estimator_pb2, types_pb2
 from acceptd.v1.estimator_pb2_grpc import EstimatorStub
-from vllm_client_hook import rows
 from vllm_client_hook.backoff import Backoff
 from vllm_client_hook.channel import Identity, open_channel
 from vllm_client_hook.endings import ending_of
 from vllm_client_hook.outbound import Outbound, limits_of
 from vllm_client_hook.pushes import Pushes
-from vllm_client_hook.trimming_cost import UNITS
 from vllm_client_hook.uplink_settings import Capabilities, UplinkSettings
+from vllm_client_hook.worker_report import WorkerReports, exclusions_of, totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -50,7 +49,6 @@ class _Stream:
     ended: bool = False
     renew: bool = False  # ended by us, to come back at once as another pair
     drain_after: float | None = None
-    costs: types_pb2.CostTable | None = None  # that the service was told on this stream
 
 
 class Uplink:
@@ -88,7 +86,7 @@ class Uplink:
         self._random = random or random_module.Random()  # noqa: S311 (not a secret)
         self._log = log or logging.getLogger("acceptd.uplink")
         self._pid = 0
-        self._costs: types_pb2.CostTable | None = None
+        self._reports = WorkerReports(self._settings.report_interval)
         self._reset()
 
     def _reset(self) -> None:
@@ -104,8 +102,7 @@ class Uplink:
         self._stream: _Stream | None = None
         self._thread: threading.Thread | None = None
         self._pushes = Pushes(self._pair.num_speculative_tokens, self._clock)
-        self._totals: dict[str, float] = {}
-        self._report_due = 0.0
+        self._reports = WorkerReports(self._settings.report_interval, self._reports.costs)
         self._flushing = False
         self._final = ""
         self._last_error = ""
@@ -134,9 +131,9 @@ class Uplink:
         self.start()
         counters = getattr(graded, "counters", None)
         if counters is not None:
-            self.exclude({reason: int(counters[reason]) for reason in _REASONS if counters[reason]})
-            totals = {name: int(counters[at]) for name, at in _TOTALS.items()}
-            self.report(**totals, **{name: int(counters[at]) / UNITS for name, at in _JUDGED.items()})
+            told = counters.tolist()
+            self.exclude(exclusions_of(told))
+            self.report(**totals_of(told))
         if len(graded) and self._outbound.offer(graded, self._clock()):
             self._wake.set()
 
@@ -146,12 +143,12 @@ class Uplink:
 
     def report(self, **totals: float) -> None:
         """Running totals for WorkerReport, by the field names of `WorkerTotals`; sent every few seconds."""
-        self._totals = self._totals | totals
+        self._reports.add(totals)
 
     def report_costs(self, costs: types_pb2.CostTable) -> None:
         """The worker's cost table, sent once on each stream; the message is not to be changed afterwards."""
-        self._costs = costs
-        self._report_due = 0.0
+        self._reports.costs = costs
+        self._reports.due = 0.0
         self._wake.set()
 
     def latest(self) -> Received | None:
@@ -195,7 +192,7 @@ class Uplink:
         deadline = time.monotonic() + timeout
         with self._progress:
             self._flushing = True
-            self._report_due = 0.0
+            self._reports.due = 0.0
             self._wake.set()
             try:
                 while not self._outbound.idle:
@@ -257,6 +254,7 @@ class Uplink:
             with self._session:
                 self._stream = stream
                 self._pushes.new_stream()
+                self._reports.new_stream()
             stub = EstimatorStub(channel)  # type: ignore[no-untyped-call]
             stream.call = stub.Stream(self._requests(stream), metadata=self._identity.metadata())
             for response in stream.call:
@@ -325,11 +323,14 @@ class Uplink:
         with self._session:
             if stream is self._stream and not stream.ended:
                 self._pushes.take(update, self._pair.weights_generation)
-        self._wake.set()
+        if self._pushes.answers:
+            self._wake.set()
 
     def _answered(self, result: estimator_pb2.BatchResult) -> None:
         reason = result.reason
         with self._session:
+            # The sender waits for an answer only where no more may be in flight; otherwise it knows when to go on.
+            wake = self._outbound.full or reason == estimator_pb2.REJECT_REASON_OVER_QUOTA
             if reason == estimator_pb2.REJECT_REASON_OUT_OF_ORDER:
                 if self._outbound.follows_postponed():
                     return
@@ -347,8 +348,10 @@ class Uplink:
                 self._outbound.postponed(result.sequence)
             if result.retry_after_seconds > 0:
                 self._paused_until = self._clock() + self._backoff.asked(result.retry_after_seconds)
+                wake = True
             self._progress.notify_all()
-        self._wake.set()
+        if wake:
+            self._wake.set()
 
     def _count_refusal(self, reason: int) -> None:
         name = estimator_pb2.RejectReason.Name(reason).removeprefix("REJECT_REASON_").lower()
@@ -368,11 +371,21 @@ class Uplink:
         yield estimator_pb2.StreamRequest(hello=self._hello())
         while not (stream.ended or self._stop.is_set()):
             self._wake.clear()
+            while self._prepare(stream):
+                time.sleep(_BREATH)
             request, wait = self._next(stream)
             if request is not None:
                 yield request
             else:
                 self._wake.wait(wait)
+
+    def _prepare(self, stream: _Stream) -> bool:
+        """A short stretch of work on the next batch; whether there is more. No lock is held in between."""
+        now = self._clock()
+        with self._session:
+            if stream.ended or not stream.welcomed or now < self._paused_until:
+                return False
+            return self._outbound.prepare(now, flush=self._flushing)
 
     def _next(self, stream: _Stream) -> tuple[estimator_pb2.StreamRequest | None, float]:
         """The next thing to send, or None and the seconds until there may be one."""
@@ -392,29 +405,14 @@ class Uplink:
             if batch is not None:
                 self._counts["batches"] += 1
                 return estimator_pb2.StreamRequest(batch=batch), 0.0
-            if now >= self._report_due:
-                self._report_due = now + self._settings.report_interval
-                return estimator_pb2.StreamRequest(report=self._report(stream)), 0.0
-            due = [self._report_due, self._paused_until if now < self._paused_until else None]
-            if self._outbound.in_flight < self._outbound.limits.max_in_flight:
+            if now >= self._reports.due:
+                latest = self._pushes.latest
+                report = self._reports.next_message(now, self._outbound.exclusions, int(latest.mode) if latest else 0)
+                return estimator_pb2.StreamRequest(report=report), 0.0
+            due = [self._reports.due, self._paused_until if now < self._paused_until else None]
+            if not self._outbound.full:
                 due.append(self._outbound.deadline())
             return None, max(min(at for at in due if at is not None) - now, _TICK)
-
-    def _report(self, stream: _Stream) -> estimator_pb2.WorkerReport:
-        exclusions = [
-            types_pb2.ExclusionCount(reason=reason, blocks=blocks)  # type: ignore[arg-type]
-            for reason, blocks in sorted(self._outbound.exclusions.items())
-        ]
-        latest = self._pushes.latest
-        totals = types_pb2.WorkerTotals(exclusions=exclusions)
-        for name, value in self._totals.items():
-            setattr(totals, name, value)
-        report = estimator_pb2.WorkerReport(totals=totals, mode=int(latest.mode) if latest else 0)  # type: ignore[arg-type]
-        costs = self._costs
-        if costs is not None and costs is not stream.costs:
-            report.costs.CopyFrom(costs)
-            stream.costs = costs
-        return report
 
     def _hello(self) -> estimator_pb2.Hello:
         hello = estimator_pb2.Hello(
@@ -436,14 +434,13 @@ class Uplink:
 #: Shortest wait of the sending thread, seconds: a deadline that just passed must not turn into a busy loop.
 _TICK: Final = 0.002
 
+#: Pause between stretches of work on one batch, seconds: long enough that a thread that waits for the GIL wakes up and
+#: takes it. Raising it delays a batch of many small offers by as much for every few of them.
+_BREATH: Final = 5e-5
+
 #: Answers after which the rows count as delivered.
 _APPLIED: Final = (
     estimator_pb2.REJECT_REASON_UNSPECIFIED,
     estimator_pb2.REJECT_REASON_DUPLICATE,
     estimator_pb2.REJECT_REASON_QUARANTINED,
 )
-
-#: Totals of WorkerReport that rows bring, and where.
-_TOTALS: Final = {"verified": rows.VERIFIED, "accepted": rows.ACCEPTED, "explored": rows.EXPLORED}
-_JUDGED: Final = {"judged_lost": rows.JUDGED_LOST, "judged_blocks": rows.JUDGED_BLOCKS}
-_REASONS: Final = tuple(number for number in types_pb2.ExclusionReason.values() if number)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from acceptd.segments import NUM_SEGMENTS
 from acceptd.v1 import estimator_pb2, types_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float32]
@@ -103,29 +105,48 @@ def encode_batch(
     sequence: int,
     version: types.Version | None,
     rows: Observations,
-    exclusions: dict[int, int] | None = None,
+    exclusions: Mapping[int, int] | None = None,
 ) -> estimator_pb2.ObservationBatch:
     """The message of `rows`. `version` None: the worker's own prior. `exclusions`: ExclusionReason → blocks."""
-    explored = rows.explored
-    drawn = explored > 0
+    return encode_parts(sequence, version, (rows,), exclusions)
+
+
+def encode_parts(
+    sequence: int,
+    version: types.Version | None,
+    parts: Sequence[Observations],
+    exclusions: Mapping[int, int] | None = None,
+) -> estimator_pb2.ObservationBatch:
+    """The one message of all rows of `parts`, in order; otherwise as `encode_batch`.
+
+    Entropies and margins are left out unless all parts have them.
+    """
+    segments = _joined([part.segments for part in parts], np.uint8)
+    explored = _joined([part.explored for part in parts], np.uint8)
+    # Counting bytes asks what a numpy reduction would, without its start-up cost.
+    drawn = explored.count(0) != len(explored)
     message = estimator_pb2.ObservationBatch(
         sequence=sequence,
-        accepted=rows.accepted.astype(np.uint8).tobytes(),
-        admitted=rows.admitted.astype(np.uint8).tobytes(),
-        features=_bytes(rows.features),
-        segments=b"" if np.all(rows.segments == UNKNOWN_SEGMENT) else rows.segments.astype(np.uint8).tobytes(),
-        explored=explored.astype(np.uint8).tobytes() if drawn.any() else b"",
-        propensities=_bytes(rows.propensities[drawn]),
-        entropies=b"" if rows.entropies is None else _bytes(rows.entropies),
-        margins=b"" if rows.margins is None else _bytes(rows.margins),
-        exclusions=[
-            types_pb2.ExclusionCount(reason=reason, blocks=blocks)  # type: ignore[arg-type]
-            for reason, blocks in sorted((exclusions or {}).items())
-        ],
+        accepted=_joined([part.accepted for part in parts], np.uint8),
+        admitted=_joined([part.admitted for part in parts], np.uint8),
+        features=_joined([part.features for part in parts], "<f4"),
+        segments=b"" if segments.count(UNKNOWN_SEGMENT) == len(segments) else segments,
+        explored=explored if drawn else b"",
+        propensities=_joined([part.propensities[part.explored > 0] for part in parts], "<f4") if drawn else b"",
+        entropies=_joined([part.entropies for part in parts], "<f4"),
+        margins=_joined([part.margins for part in parts], "<f4"),
     )
+    for reason, blocks in sorted((exclusions or {}).items()):
+        message.exclusions.add(reason=reason, blocks=blocks)
     if version is not None:
-        message.version.CopyFrom(encode_version(version))
+        message.version.epoch, message.version.counter = version.epoch, version.counter
     return message
+
+
+def _joined(columns: Sequence[NDArray[Any] | None], dtype: Any) -> bytes:
+    """The columns' bytes one after another; none if one of them is missing."""
+    present = [column.astype(dtype, copy=False).tobytes() for column in columns if column is not None]
+    return b"".join(present) if len(present) == len(columns) else b""
 
 
 def _exploration(message: estimator_pb2.ObservationBatch, admitted: Counts) -> tuple[Counts, Floats]:
@@ -174,10 +195,6 @@ def _floats(raw: bytes, name: str, expected: int, most: float = math.inf) -> Flo
             raise NonFiniteValue(f"{name}[{index}] is {values[index]}; accepted: finite", field=name, index=index)
         _reject_where(np.abs(values) > most, name, values, f"within ±{most:g}")
     return values
-
-
-def _bytes(values: Floats) -> bytes:
-    return values.astype("<f4", copy=False).tobytes()
 
 
 def encode_version(version: types.Version) -> types_pb2.Version:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 import re
 import struct
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING
 
 from acceptd.errors import IncompatiblePeer, NonFiniteValue, TooLarge, WireError
 from acceptd.limits import (
@@ -23,6 +26,9 @@ from acceptd.limits import (
 )
 from acceptd.names import check_printable
 from acceptd.segments import MAX_SEGMENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -136,6 +142,8 @@ class Coefficients:
         """
         if len(self.knots) > MAX_KNOTS:
             raise TooLarge(f"knots has {len(self.knots)} values; accepted: at most {MAX_KNOTS}", field="knots")
+        if self._sound(num_positions):
+            return
         for j, knot in enumerate(self.knots):
             _finite(knot, "knots", j)
             if abs(knot) > MAX_LOG_ODDS or (j and knot <= self.knots[j - 1]):
@@ -149,6 +157,30 @@ class Coefficients:
                     f"segment {segment}; accepted: 0 to {MAX_SEGMENTS - 1}", field="segments", index=segment
                 )
             _validate_segment(values, f"segments[{segment}]", num_positions, len(self.knots))
+
+    def _sound(self, num_positions: int) -> bool:
+        """Whether `validate` would find nothing: all values at once, without naming what is wrong.
+
+        A worker checks each push in a thread that shares the interpreter with its decode loop.
+        """
+        knots, held = self.knots, self.segments.values()
+        slopes = [self.line.slopes, *(values.slopes for values in held)]
+        intercepts = [self.line.intercepts, *(values.intercepts for values in held)]
+        return (
+            all(0 <= segment < MAX_SEGMENTS for segment in self.segments)
+            and list(map(len, slopes)) == [1] + [1 + len(knots)] * len(held)
+            and set(map(len, intercepts)) == {num_positions}
+            and _within(knots, -MAX_LOG_ODDS, MAX_LOG_ODDS)
+            and all(map(operator.lt, knots, knots[1:]))
+            and _within(chain.from_iterable(map(accumulate, slopes)), -_SLACK, MAX_SLOPE + _SLACK)
+            and _within(chain.from_iterable(intercepts), -MAX_INTERCEPT, MAX_INTERCEPT)
+        )
+
+
+def _within(values: Iterable[float], low: float, high: float) -> bool:
+    """Whether all values are finite and between the bounds, at C speed. A NaN or infinity makes the sum one."""
+    held = tuple(values)
+    return not held or (math.isfinite(sum(held)) and low <= min(held) and max(held) <= high)
 
 
 def _finite(value: float, name: str, index: int) -> None:
