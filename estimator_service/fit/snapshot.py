@@ -7,6 +7,7 @@ import math
 import struct
 import zlib
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,9 @@ FORMAT: Final = 2
 #: Bytes of a snapshot before it is compressed; a pair at K = 64 has some 8 MB. Without it a few megabytes that expand a
 #: thousandfold would be all it takes to end the service.
 _MAX_BYTES: Final = 64 * 1024 * 1024
+
+#: Values that JSON holds as they are.
+_PLAIN: Final = frozenset({type(None), bool, int, float, str})
 
 _MAGIC: Final = b"acceptd-pair"
 _LENGTH: Final = struct.Struct("<Q")
@@ -81,14 +85,25 @@ def check_make(value: Any, like: Any, where: str = "state") -> None:
             check_make(item, _own(like)[name], f"{where}.{name}")
 
 
+@cache
+def _names(kind: type) -> tuple[str, ...] | None:
+    """Attributes that make up an object of a dataclass; None for another class."""
+    return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else None
+
+
 def _own(value: Any) -> dict[str, Any]:
-    """Attributes that make up an object."""
-    return {item.name: getattr(value, item.name) for item in fields(value)} if is_dataclass(value) else vars(value)
+    """What makes up an object."""
+    names = _names(type(value))
+    return vars(value) if names is None else {name: getattr(value, name) for name in names}
 
 
 def _encode(value: Any, arrays: list[NDArray[Any]], names: dict[type, str]) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value.item() if isinstance(value, np.generic) else value
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (int, float, str)):
+        return value
     if isinstance(value, np.ndarray):
         arrays.append(value)
         return {"array": len(arrays) - 1}
@@ -97,7 +112,8 @@ def _encode(value: Any, arrays: list[NDArray[Any]], names: dict[type, str]) -> A
     for kind in (tuple, list, set):
         if isinstance(value, kind):
             return {kind.__name__: [_encode(item, arrays, names) for item in (sorted(value) if kind is set else value)]}
-    return {"kind": names[type(value)], "own": _encode(_own(value), arrays, names)}
+    own = [[k, v if type(v) in _PLAIN else _encode(v, arrays, names)] for k, v in _own(value).items()]
+    return {"kind": names[type(value)], "own": {"dict": own}}
 
 
 def _decode(tree: Any, arrays: list[NDArray[Any]], kinds: dict[str, type]) -> Any:

@@ -46,7 +46,7 @@ _CAP: Final = 4.0
 #: Shift of a worker's intercepts from the others', nats, worth a notice.
 _NOTICE_SHIFT: Final = 0.5
 
-_SCORE_BINS: Final = 32
+_SCORE_BINS: Final = 16
 _SCORE_RANGE: Final = 8.0
 _STEPS: Final = 6
 
