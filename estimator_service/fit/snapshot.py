@@ -98,12 +98,8 @@ def _own(value: Any) -> dict[str, Any]:
 
 
 def _encode(value: Any, arrays: list[NDArray[Any]], names: dict[type, str]) -> Any:
-    if type(value) in _PLAIN:
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, (int, float, str)):
-        return value
+    if type(value) in _PLAIN or isinstance(value, (int, float, str, np.generic)):
+        return value.item() if isinstance(value, np.generic) else value
     if isinstance(value, np.ndarray):
         arrays.append(value)
         return {"array": len(arrays) - 1}
