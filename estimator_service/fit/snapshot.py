@@ -93,7 +93,7 @@ def _names(kind: type) -> tuple[str, ...] | None:
 
 def _own(value: Any) -> dict[str, Any]:
     """What makes up an object."""
-    names = _names(type(value))
+    names = _names(type(value))  # type: ignore[arg-type]  # every class is hashable
     return vars(value) if names is None else {name: getattr(value, name) for name in names}
 
 
