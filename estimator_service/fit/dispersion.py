@@ -154,10 +154,13 @@ class Dispersion:
     @property
     def factor(self) -> float:
         """Mean over-dispersion of the parameters that have data, at least 1."""
-        have = np.diag(self.information) > 0
-        if self.batches < 2 or not have.any():
+        if self.batches < 2:
             return 1.0
-        ratio = np.diag(self.scatter)[have] / np.diag(self.information)[have]
+        information = self.information.diagonal()
+        have = information > 0
+        if not have.any():
+            return 1.0
+        ratio = self.scatter.diagonal()[have] / information[have]
         # A mean over P parameters of B batches: pulled to 1 as B is small, when it says little.
         return max(1.0, float((ratio.mean() * self.batches + 4.0) / (self.batches + 4.0)))
 
@@ -171,7 +174,9 @@ class Dispersion:
 def sandwich_errors(hessian: Floats, variance: Floats) -> Floats:
     """Standard errors [P] of the solution of a score equation: sqrt diag H⁻¹ V H⁻¹. hessian: [P, P], definite."""
     inverse = np.linalg.inv(hessian)
-    errors: Floats = np.sqrt(np.maximum(np.diag(inverse @ variance @ inverse), 0.0))
+    # The diagonal of H⁻¹ V H⁻¹ alone; both are symmetric.
+    squares = np.einsum("ij,ij->i", inverse @ variance, inverse)
+    errors: Floats = np.sqrt(np.maximum(squares, 0.0))
     return errors
 
 

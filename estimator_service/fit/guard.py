@@ -35,6 +35,12 @@ class Sample:
     x: NDArray[np.float32]
 
     @staticmethod
+    def empty() -> Sample:
+        """No cells."""
+        index, value = np.zeros(0, np.uint8), np.zeros(0, np.float32)
+        return Sample(index, index, value, value, value)
+
+    @staticmethod
     def of(sums: Floats) -> Sample:
         """From sums [3, NUM_SLOTS, K, NUM_BINS]."""
         n, accepted, sum_x = sums.reshape(3, -1)

@@ -12,7 +12,7 @@ are about 50 rows, the role that n/(n + 50) has in vLLM's estimator.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 import numpy as np
@@ -54,13 +54,23 @@ def fit_line(cells: Cells, settings: FitSettings, start: Point | None = None) ->
     return point, information_matrix(normal)
 
 
+@lru_cache(maxsize=128)
 def line_precision(num_positions: int, settings: FitSettings) -> Floats:
     """Precision of the line's prior: float64[1 + K], slope first. Intercepts hang on the prior and their neighbours."""
-    neighbours = np.zeros(num_positions)
-    neighbours[1:] += 1.0
-    neighbours[:-1] += 1.0
-    own = settings.intercept_deviation**-2 + neighbours * settings.neighbour_deviation**-2
-    return np.concatenate(([settings.slope_deviation**-2], own))
+    own = settings.intercept_deviation**-2 + _neighbours(num_positions) * settings.neighbour_deviation**-2
+    precision: Floats = np.concatenate(([settings.slope_deviation**-2], own))
+    precision.flags.writeable = False
+    return precision
+
+
+@cache
+def _neighbours(k: int) -> Floats:
+    """How many each of K positions has, float64[K]. One for each K: at most 64."""
+    count = np.zeros(k)
+    count[1:] += 1.0
+    count[:-1] += 1.0
+    count.flags.writeable = False
+    return count
 
 
 def _trend(intercepts: Floats, information: Floats, own: float, smooth: float) -> Floats:
@@ -78,9 +88,7 @@ def _trend(intercepts: Floats, information: Floats, own: float, smooth: float) -
     beside = np.zeros(k)
     beside[1:] += smoothed[:-1]
     beside[:-1] += smoothed[1:]
-    count = np.full(k, 2.0)
-    count[[0, -1]] = 1.0
-    total = smooth * count + own
+    total = smooth * _neighbours(k) + own
     mean: Floats = (smooth * beside + own * PRIOR_INTERCEPT) / np.where(total > 0, total, 1.0)
     return mean
 

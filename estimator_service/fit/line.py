@@ -44,13 +44,18 @@ def line_errors(base: Points, points: Points, windows: Windows, settings: FitSet
 
     The prior counts as one noisy observation, so that a position without labels has the prior's deviation, not 0.
     """
-    prior = np.diag(line_precision(windows.num_positions, settings))
-    errors = sandwich_errors(base.information + prior, windows.dispersion.variance() + prior)
+    size = 1 + windows.num_positions
+    prior = line_precision(windows.num_positions, settings)
+    information, variance = base.information.copy(), windows.dispersion.variance()
+    for matrix in (information, variance):
+        matrix.flat[:: size + 1] += prior
+    errors = sandwich_errors(information, variance)
     if points is base:
         return errors
-    own = np.full(1 + windows.num_positions, RECENT.intercept**-2)
+    own = np.full(size, RECENT.intercept**-2)
     own[0] = RECENT.slope**-2
-    recent = np.diag(points.information)
-    moved = sandwich_errors(points.information + np.diag(own), windows.recent_dispersion.variance())
+    recent, information = points.information.diagonal(), points.information.copy()
+    information.flat[:: size + 1] += own
+    moved = sandwich_errors(information, windows.recent_dispersion.variance())
     combined: Floats = own / (recent + own) * errors + moved
     return combined

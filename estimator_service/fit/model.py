@@ -104,7 +104,7 @@ class PairModel:
         self._unbiased_calibration = CalibrationSums(self.num_positions)
         self._scores = ScoreSums.empty(self.num_positions)
         self._newest = np.zeros((3, 1, self.num_positions, NUM_BINS))
-        self._sample = Sample.of(np.zeros((3, 1, self.num_positions, NUM_BINS)))
+        self._sample = Sample.empty()
         self._blocks = self._observations = self._whole_blocks = 0
         self._drifts: tuple[Drift, ...] = ()
         self._notices: tuple[str, ...] = ()
@@ -339,7 +339,7 @@ class PairModel:
             drifts=self._drifts,
             drift_scores=self._drift.scores,
             quarantined=self._judge.quarantined,
-            notices=self._notices + windows.remarks() + self._drift.remarks(),
+            notices=self._notices + windows.remarks(evidence) + self._drift.remarks(),
         )
 
     def _original_round(self) -> Round:

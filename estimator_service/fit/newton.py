@@ -220,8 +220,11 @@ class _State:
     def at(cells: Cells, prior: Prior, point: Point, shift: Floats) -> _State:
         normal = normal_equations(cells, point)
         value = normal.loss + 0.5 * (prior.slope_precision * (point.slopes - prior.slopes) ** 2).sum(axis=1)
-        away = point.intercepts - prior.intercepts - shift[:, None]
-        value += 0.5 * (prior.intercept_precision * away**2).sum(axis=1) + 0.5 * (prior.shift or 0.0) * shift**2
+        away = point.intercepts - prior.intercepts
+        if prior.shift is not None:
+            away -= shift[:, None]
+            value += 0.5 * prior.shift * shift**2
+        value += 0.5 * (prior.intercept_precision * away**2).sum(axis=1)
         if prior.smoothness:
             value += 0.5 * prior.smoothness * (np.diff(point.slopes, axis=1) ** 2).sum(axis=1)
         return _State(point, shift, normal, value)
@@ -230,8 +233,8 @@ class _State:
         """Point and shift after `scale` [S] times a step of (slopes, shift, intercepts), within the bounds."""
         slopes, shift, intercepts = step
         point = Point(
-            np.clip(self.point.slopes + scale[:, None] * slopes, 0.0, MAX_SLOPE),
-            np.clip(self.point.intercepts + scale[:, None] * intercepts, -MAX_INTERCEPT, MAX_INTERCEPT),
+            (self.point.slopes + scale[:, None] * slopes).clip(0.0, MAX_SLOPE),
+            (self.point.intercepts + scale[:, None] * intercepts).clip(-MAX_INTERCEPT, MAX_INTERCEPT),
         )
         return point, self.shift + scale * shift
 
@@ -247,8 +250,8 @@ def fit(cells: Cells, prior: Prior, start: Point) -> Point:
 def solve(cells: Cells, prior: Prior, start: Point) -> tuple[Point, Normal]:
     """`fit`, and the normal equations of the last point they were taken at, one step of no consequence before."""
     point = Point(
-        np.clip(start.slopes, 0.0, MAX_SLOPE),
-        np.clip(start.intercepts, -MAX_INTERCEPT, MAX_INTERCEPT),
+        start.slopes.clip(0.0, MAX_SLOPE),
+        start.intercepts.clip(-MAX_INTERCEPT, MAX_INTERCEPT),
     )
     shift = np.zeros(len(point.slopes))
     if prior.shift is not None:
@@ -285,8 +288,8 @@ def _newton_step(state: _State, prior: Prior) -> tuple[tuple[Floats, Floats, Flo
     g = normal.slope_gradient - prior.slope_precision * (point.slopes - prior.slopes)
     h = normal.intercept_gradient - away
     a, b = normal.a.copy(), normal.b
-    index = np.arange(size)
-    a[:, index, index] += prior.slope_precision + _RIDGE
+    diagonal = a.reshape(len(a), size * size)[:, :: size + 1]
+    diagonal += prior.slope_precision + _RIDGE
     if prior.smoothness:
         smooth = _second_difference(size) * prior.smoothness
         g = g - point.slopes @ smooth
@@ -298,7 +301,7 @@ def _newton_step(state: _State, prior: Prior) -> tuple[tuple[Floats, Floats, Flo
         g, h = np.where(fixed_slope, 0.0, g), np.where(fixed_intercept, 0.0, h)
         b = np.where(fixed_slope[:, None, :] | fixed_intercept[:, :, None], 0.0, b)
         a = np.where(fixed_slope[:, :, None] | fixed_slope[:, None, :], 0.0, a)
-        a[:, index, index] += fixed_slope
+        a.reshape(len(a), size * size)[:, :: size + 1] += fixed_slope
         coupling = np.where(fixed_intercept, 0.0, coupling)
     if prior.shift is not None:
         # The shift is one more parameter that all positions share, tied to the intercepts by the prior alone.
@@ -315,7 +318,10 @@ def _newton_step(state: _State, prior: Prior) -> tuple[tuple[Floats, Floats, Flo
 
 def _blocked(values: Floats, gradient: Floats, low: float, high: float) -> NDArray[np.bool_]:
     """Where a value stands at a bound and the ascent direction points out of the box."""
-    blocked: NDArray[np.bool_] = ((values <= low) & (gradient < 0)) | ((values >= high) & (gradient > 0))
+    below, above = values <= low, values >= high
+    if not (below.any() or above.any()):
+        return below
+    blocked: NDArray[np.bool_] = (below & (gradient < 0)) | (above & (gradient > 0))
     return blocked
 
 

@@ -125,7 +125,9 @@ def float32_exact(values: Floats) -> tuple[float, ...]:
 
 def segment_coefficients(piece_slopes: Floats, intercepts: Floats) -> SegmentCoefficients:
     """From slopes of the pieces [1 + J] and intercepts [K]: slope first, then its changes at the knots."""
-    return SegmentCoefficients(float32_exact(np.diff(piece_slopes, prepend=0.0)), float32_exact(intercepts))
+    changes = piece_slopes.copy()
+    changes[1:] -= piece_slopes[:-1]
+    return SegmentCoefficients(float32_exact(changes), float32_exact(intercepts))
 
 
 def all_segments(value: SegmentCoefficients) -> dict[int, SegmentCoefficients]:

@@ -120,10 +120,9 @@ class Windows:
         value: Floats = self.long[0].sum(axis=(0, 2))
         return value
 
-    def remarks(self) -> tuple[str, ...]:
-        """What about the statistics deserves attention, one line each."""
-        evidence = self.evidence
-        bare = [str(k) for k in np.flatnonzero(evidence < 1.0)] if evidence.sum() > 0 else []
+    def remarks(self, evidence: Floats) -> tuple[str, ...]:
+        """What about the statistics deserves attention, one line each. evidence: their own, worked out already."""
+        bare = [str(k) for k, n in enumerate(evidence.tolist()) if n < 1.0] if evidence.any() else []
         remarks = [f"no labels at position {', '.join(bare)}: its intercept follows the others'"] if bare else []
         refused = sorted(self.workloads.refused)
         if refused:
