@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from acceptd.bins import NUM_BINS
 from estimator_service.fit.histogram import NUM_SLOTS, Floats, Ints
-from estimator_service.fit.staging import Group
 
 #: Bytes kept before they are judged and merged without waiting for the round's end: as many as a pair's other tables,
 #: which grow with K, leave room for in its 2 MB. Raising them merges less often, judges workers on more of their rows
@@ -67,23 +66,6 @@ class Chunk:
     weight: NDArray[np.float32] | None
     scores: Floats
 
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        columns = (self.code, self.x, self.weight, self.scores)
-        return _BATCH + sum(column.nbytes for column in columns if column is not None)
-
-    @staticmethod
-    def split(group: Group, *, code: Codes, weight: Floats | None, scores: Floats) -> Iterator[Chunk]:
-        """A group's batches again, with what was worked out for them together: views of it."""
-        x, weights = group.rows.features, None if weight is None else weight.astype(np.float32)
-        ends = np.cumsum(group.sizes).tolist()
-        for batch, start, end, own in zip(group.batches, [0, *ends], ends, scores, strict=False):
-            rows = slice(start, end)
-            yield Chunk(
-                batch.worker, batch.workload, code[rows], x[rows], None if weights is None else weights[rows], own
-            )
-
 
 @dataclass
 class Journal:
@@ -96,14 +78,16 @@ class Journal:
     @cached_property
     def size(self) -> int:
         """Bytes of its batches; kept up as they come."""
-        return sum(chunk.size for chunk in self.chunks)
+        return sum(map(self._bytes, self.chunks))
 
-    @property
-    def full(self) -> bool:
-        """Whether it holds as much as there is room for, or more."""
-        if len(self.chunks) >= _BATCHES:
+    def full(self, staged: int, staged_bytes: int) -> bool:
+        """Whether it and so many batches of so many bytes beside it are as much as there is room for, or more.
+
+        What waits outside counts, so that it is full after the same batch whenever they are taken in.
+        """
+        if len(self.chunks) + staged >= _BATCHES:
             return True
-        return self.size >= max(_LEAST, _CAPACITY - _LESS_A_POSITION * self.num_positions)
+        return self.size + staged_bytes >= max(_LEAST, _CAPACITY - _LESS_A_POSITION * self.num_positions)
 
     def append(self, chunks: Iterable[Chunk]) -> None:
         """Take batches."""
@@ -111,12 +95,15 @@ class Journal:
         for chunk in chunks:
             self.chunks.append(chunk)
             self.observations += len(chunk.x)
-            size += chunk.size
+            size += self._bytes(chunk)
         self.size = size
 
     def extend(self, other: Journal) -> None:
         """Take another journal's batches too."""
         self.append(other.chunks)
+
+    def _bytes(self, chunk: Chunk) -> int:
+        return journalled_bytes(len(chunk.x), self.num_positions, weighted=chunk.weight is not None)
 
     def take(self) -> Pending:
         """All of it, and leave it empty."""
@@ -144,8 +131,18 @@ class Journal:
         )
 
 
+def journalled_bytes(observations: int, num_positions: int, *, weighted: bool) -> int:
+    """What a batch takes in a journal of K = `num_positions`."""
+    columns = (2 if _narrow(num_positions) else 4) + 4 + 4 * weighted
+    return _BATCH + 8 * (3 * num_positions + 3) + observations * columns
+
+
+@cache
+def _narrow(num_positions: int) -> bool:
+    """Whether codes fit 16 bits. One for each K: at most 64."""
+    return 2 * NUM_SLOTS * num_positions * NUM_BINS <= 1 + np.iinfo(np.uint16).max
+
+
 def narrowed(code: Ints, num_positions: int) -> Codes:
     """Codes of a pair with K positions in the narrower type that holds them."""
-    if 2 * NUM_SLOTS * num_positions * NUM_BINS <= 1 + np.iinfo(np.uint16).max:
-        return code.astype(np.uint16)
-    return code.astype(np.uint32)
+    return code.astype(np.uint16) if _narrow(num_positions) else code.astype(np.uint32)

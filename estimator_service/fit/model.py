@@ -14,7 +14,7 @@ It holds no clock, no randomness and no exact counters (those are the service's)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -149,11 +149,14 @@ class PairModel:
         the worker's label.
         """
         learned = not self._judge.reason(worker)
-        self._staging.add(Batch(rows, used, workload, worker, learned))
+        self._staging.add(Batch(rows, used, workload, worker, learned, bool(rows.explored.any())))
         if learned:
             self._blocks += len(rows.accepted)
             self._observations += len(rows.features)
-        if self._staging.full:
+        if self._full:
+            self._settle()
+            self._merge()
+        elif self._staging.full:
             self._settle()
 
     def close_round(self, elapsed_seconds: float, *, in_force: Mapping[str, Coefficients] | None = None) -> Round:
@@ -189,7 +192,8 @@ class PairModel:
         self._blocks += other._blocks
         self._whole_blocks += other._whole_blocks
         self._observations += other._observations
-        if self._journal.full:
+        if self._full:
+            self._settle()
             self._merge()
 
     def statistics(self) -> Floats:
@@ -221,21 +225,23 @@ class PairModel:
         return model
 
     def _settle(self) -> None:
-        """Grade and score what is staged, and journal it."""
-        for group in self._staging.take():
-            self._take(group)
+        """Grade and score what is staged, and journal it in order of arrival."""
+        chunks = dict(
+            pair for group in self._staging.take() for pair in zip(group.order, self._score(group), strict=True)
+        )
+        self._journal.append(chunks[place] for place in range(len(chunks)))
 
-    def _take(self, group: Group) -> None:
+    @property
+    def _full(self) -> bool:
+        """Whether the journal is to be merged, which does not depend on what was graded already."""
+        return self._journal.full(len(self._staging.batches), self._staging.size)
+
+    def _score(self, group: Group) -> Iterator[Chunk]:
         k, rows = self.num_positions, group.rows
         graded = grade(rows, k)
         log_odds = self._compiled.log_odds(group.batches[0].used, graded.cell, graded.x)
         scored = Scored.of(graded.position, graded.accepted, log_odds, k, group.sizes)
-        weight = inverse_propensity(rows, graded) if rows.explored.any() else None
-        code = graded.cell * 2
-        code += graded.accepted
-        self._journal.append(
-            Chunk.split(group, code=narrowed(code, k), weight=weight, scores=batch_scores(scored, graded.x))
-        )
+        weight = inverse_propensity(rows, graded) if group.explored else None
         if group.batches[0].learned:
             self._calibration.add(scored)
             self._calibration.add_survival(graded.first, graded.observed, rows.accepted, scored.confidence)
@@ -244,8 +250,9 @@ class PairModel:
             if self.settings.method == "round":
                 self._original.add(graded.position, graded.x, graded.accepted, scored.confidence)
             self._whole_blocks += int(np.count_nonzero(rows.admitted == k))
-        if self._journal.full:
-            self._merge()
+        code = graded.cell * 2
+        code += graded.accepted
+        return group.split(code=narrowed(code, k), weight=weight, scores=batch_scores(scored, graded.x))
 
     def _merge(self) -> None:
         """Judge who sent the journal's rows, score the forms on them, and learn from what passed."""

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acceptd.types import Coefficients
-from estimator_service.fit.histogram import Ints, Rows
+from estimator_service.fit.histogram import Floats, Ints, Rows
+from estimator_service.fit.journal import Chunk, Codes, journalled_bytes
 
 #: Observations that wait at most: from about here on the work is in the rows, no longer in the calls. Raising it makes
 #: the pauses longer in which the service answers nobody.
@@ -22,13 +23,17 @@ _BATCHES_BY_POSITION: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of one worker, as decoded. used: the version they were predicted with. learned: not from quarantine."""
+    """Rows of one worker, as decoded. used: the version they were predicted with. learned: not from quarantine.
+
+    explored: whether some of them are an unbiased sample.
+    """
 
     rows: Rows
     used: Coefficients
     workload: str
     worker: str
     learned: bool
+    explored: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,29 +50,45 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """C batches of one version and one standing. sizes: int64[C], observations of each."""
+    """C batches of one version and one standing. order: places among all. sizes: int64[C], observations of each."""
 
+    order: Sequence[int]
     batches: Sequence[Batch]
     rows: Rows
     sizes: Ints
 
     @staticmethod
-    def of(batches: Sequence[Batch]) -> Group:
+    def of(order: Sequence[int], batches: Sequence[Batch]) -> Group:
         """All their rows, in order."""
         sizes = np.array([len(batch.rows.features) for batch in batches])
         if len(batches) == 1:
-            return Group(batches, batches[0].rows, sizes)
+            return Group(order, batches, batches[0].rows, sizes)
         columns = (np.concatenate([getattr(batch.rows, name) for batch in batches]) for name in Columns.__slots__)
-        return Group(batches, Columns(*columns), sizes)
+        return Group(order, batches, Columns(*columns), sizes)
+
+    @property
+    def explored(self) -> bool:
+        """Whether some rows are an unbiased sample."""
+        return any(batch.explored for batch in self.batches)
+
+    def split(self, *, code: Codes, weight: Floats | None, scores: Floats) -> Iterator[Chunk]:
+        """The batches again, with what was worked out for them together: views of it."""
+        x, weights = self.rows.features, None if weight is None else weight.astype(np.float32)
+        ends = np.cumsum(self.sizes).tolist()
+        for batch, start, end, own in zip(self.batches, [0, *ends], ends, scores, strict=False):
+            rows = slice(start, end)
+            kept = weights[rows] if weights is not None and batch.explored else None
+            yield Chunk(batch.worker, batch.workload, code[rows], x[rows], kept, own)
 
 
 @dataclass(slots=True)
 class Staging:
-    """Batches of a pair with K positions, in order of arrival."""
+    """Batches of a pair with K positions, in order of arrival. size: bytes that they will take in the journal."""
 
     num_positions: int
     batches: list[Batch] = field(default_factory=list)
     observations: int = 0
+    size: int = 0
 
     @property
     def full(self) -> bool:
@@ -76,14 +97,17 @@ class Staging:
 
     def add(self, batch: Batch) -> None:
         """One more, whose arrays must not change any more."""
+        observations = len(batch.rows.features)
         self.batches.append(batch)
-        self.observations += len(batch.rows.features)
+        self.observations += observations
+        self.size += journalled_bytes(observations, self.num_positions, weighted=batch.explored)
 
     def take(self) -> Iterator[Group]:
         """All of them, and none is left."""
-        batches, self.batches, self.observations = self.batches, [], 0
-        groups: dict[tuple[int, bool], list[Batch]] = {}
-        for batch in batches:
+        batches, self.batches, self.observations, self.size = self.batches, [], 0, 0
+        groups: dict[tuple[int, bool], list[int]] = {}
+        for place, batch in enumerate(batches):
             # By the version's identity: whoever is served the same coefficients holds the same object.
-            groups.setdefault((id(batch.used), batch.learned), []).append(batch)
-        yield from map(Group.of, groups.values())
+            groups.setdefault((id(batch.used), batch.learned), []).append(place)
+        for order in groups.values():
+            yield Group.of(order, [batches[place] for place in order])

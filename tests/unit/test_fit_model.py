@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from fit_streams import blocks_of, close, features, log_loss, observations
 from acceptd.errors import ConfigError
 from acceptd.limits import MAX_SLOPE
 from acceptd.segments import NUM_SEGMENTS, Segment
-from acceptd.types import prior
+from acceptd.types import Version, prior
 from estimator_service.fit.histogram import NUM_SLOTS, UNKNOWN
 from estimator_service.fit.model import PairModel
 from estimator_service.fit.predict import Predictor, sigmoid
@@ -213,6 +214,31 @@ def test_snapshot_continues_bit_by_bit_with_an_open_round():
         each.observe(rest, used=in_force, worker="b")
         outcomes.append(each.close_round(3.0, in_force={"": in_force}))
     assert repr(outcomes[0]) == repr(outcomes[1])
+
+
+@pytest.mark.parametrize("every", [1, 7, 100])
+def test_the_fit_does_not_depend_on_when_snapshots_were_taken(every):
+    """Small batches of two labels, two versions and explored rows, more than a journal holds, one worker at fault."""
+    rng = np.random.default_rng(15)
+    versions = [prior(K), replace(prior(K), version=Version(1, 1))]
+    batches = []
+    for i in range(1500):
+        rows = blocks_of(rng, 4, SLOPE if i % 5 else -SLOPE, INTERCEPTS)
+        if i % 3 == 0:
+            rows = replace(rows, explored=rows.admitted, propensities=np.full(4, 0.5, np.float32))
+        batches.append((rows, versions[i % 2], ("", "code")[i % 4 == 0], f"w{i % 5}"))
+    steady, watched = PairModel(K), PairModel(K)
+    outcomes = []
+    for model in (steady, watched):
+        for i, (rows, used, workload, worker) in enumerate(batches):
+            model.observe(rows, used=used, workload=workload, worker=worker)
+            if model is watched and i % every == 0:
+                model = PairModel.from_bytes(model.to_bytes())  # noqa: PLW2901
+                watched = model
+            if i % 700 == 699:
+                outcome = model.close_round(1.0)
+        outcomes.append((repr(outcome.coefficients), outcome.quarantined, model.statistics().tobytes()))
+    assert outcomes[0] == outcomes[1]
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"acceptd-pair", b"acceptd-pair\x63abc", b"acceptd-pair\x01abc"])
