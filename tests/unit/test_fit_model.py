@@ -216,7 +216,7 @@ def test_snapshot_continues_bit_by_bit_with_an_open_round():
     assert repr(outcomes[0]) == repr(outcomes[1])
 
 
-@pytest.mark.parametrize("every", [1, 7, 100])
+@pytest.mark.parametrize("every", [20, 101])
 def test_the_fit_does_not_depend_on_when_snapshots_were_taken(every):
     """Small batches of two labels, two versions and explored rows, more than a journal holds, one worker at fault."""
     rng = np.random.default_rng(15)
