@@ -9,8 +9,8 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-#: Watchers that are woken in one turn. Each then takes some 50 µs of the event loop to send: raising it has batches
-#: that arrive meanwhile wait longer for their answers.
+#: Watchers that are woken in one turn. Each then has something to send: raising it has batches that arrive meanwhile
+#: wait longer for their answers.
 WAKES: Final = 8
 
 

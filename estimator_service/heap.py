@@ -30,8 +30,8 @@ _YOUNG: Final = 5_000
 def shorten_collections() -> None:
     """Leaves what the process has loaded by now out of garbage collections.
 
-    Modules and their code are some 160,000 objects; to look through them all keeps every worker waiting for a tenth of
-    a second. For a process that is a service and nothing else: what is garbage later among them is never freed.
+    Modules and their code are most of its objects, and to look through them all keeps every worker waiting. For a
+    process that is a service and nothing else: what is garbage later among them is never freed.
     """
     gc.collect()
     gc.freeze()

@@ -23,17 +23,21 @@ def tables() -> str:
     if not RESULTS.exists():
         return "No results are recorded in this checkout; `make bench` measures and records them.\n"
     recorded = json.loads(RESULTS.read_text())
-    machine = recorded["machine"]
-    lines = [
-        f"Measured on {machine['cores']} cores ({machine['processor']}), Python {machine['python']}, with a load of "
-        f"{machine['load']:.1f} from other work before the run. Above the number of cores it blurs latencies.",
-        "",
-    ]
+    lines = [f"{measured_on(recorded)}. A load above the number of cores blurs latencies.", ""]
     for command, rows in groupby(recorded["results"], key=lambda row: row["command"]):
         lines += [f"    {command}", "", "| What | Measured | Beside | Ratio | Goal |", "|---|---|---|---|---|"]
         lines += [row_of(row) for row in rows]
         lines.append("")
     return "\n".join(lines)
+
+
+def measured_on(recorded: dict[str, Any]) -> str:
+    """The machine, and what else it was doing."""
+    machine = recorded["machine"]
+    return (
+        f"Measured on {machine['cores']} cores ({machine['processor']}), Python {machine['python']}, with a load of "
+        f"{machine['load']:.1f} from other work before the run"
+    )
 
 
 def row_of(row: dict[str, Any]) -> str:
@@ -50,17 +54,15 @@ def loads() -> str:
     if not RECORD.exists():
         return "No load is recorded in this checkout; `make load` measures and records it.\n"
     recorded = json.loads(RECORD.read_text())
-    machine = recorded["machine"]
     lines = [
-        f"Measured on {machine['cores']} cores ({machine['processor']}), Python {machine['python']}, with a load of "
-        f"{machine['load']:.1f} from other work before the run; {recorded['rows_a_flush']} rows a flush.",
+        f"{measured_on(recorded)}; {recorded['rows_a_flush']} rows a flush.",
         "",
         "| Workers | Flushes/s due | answered | held back | batch → result p50, p99 | publish → ACK p50, p99 "
         "| both p99 | CPU | a flush | memory |",
         "|---|---|---|---|---|---|---|---|---|---|",
         *(load_of(row) for row in recorded["reports"]),
     ]
-    goals = [f"{row['workers']} workers at {row['flushes']:g} flushes/s, {row['goal']}" for row in recorded["reports"]]
+    goals = [f"{row['workers']} workers, {row['flushes']:g}/s each, {row['goal']}" for row in recorded["reports"]]
     lines += ["", f"Goal: {'; '.join(goal for goal in goals if not goal.endswith(', '))}.", ""]
     return "\n".join(lines)
 

@@ -15,7 +15,7 @@ It holds no clock, no randomness and no exact counters (those are the service's)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -210,7 +210,7 @@ class PairModel:
     def to_bytes(self) -> bytes:
         """All state, the open round included, as a versioned snapshot without a checksum (the store adds one)."""
         self._settle()
-        return pack({name: value for name, value in vars(self).items() if name not in _TRANSIENT}, _KINDS)
+        return pack(self._state(), _KINDS)
 
     @classmethod
     def from_bytes(cls, data: bytes, settings: FitSettings | None = None) -> PairModel:
@@ -219,10 +219,18 @@ class PairModel:
         k = state.get("num_positions") if isinstance(state, dict) else None
         if not isinstance(k, int) or not 1 <= k <= MAX_POSITIONS:
             raise ValueError(f"snapshot is damaged: K is {k!r}; accepted: 1 to {MAX_POSITIONS}")
-        model, fresh = cls(k, settings), cls(k, settings)
+        model = cls(k, settings)
+        expected = model._state()
+        if state.keys() != expected.keys():
+            raise ValueError(f"snapshot is damaged: it has {', '.join(map(str, state))}")
+        for name, value in state.items():
+            check_make(value, expected[name], name)
         vars(model).update(state)
-        check_make(model, fresh)
         return model
+
+    def _state(self) -> dict[str, Any]:
+        """What a snapshot holds."""
+        return {name: value for name, value in vars(self).items() if name not in _TRANSIENT}
 
     def _settle(self) -> None:
         """Grade and score what is staged, and journal it in order of arrival."""

@@ -66,7 +66,7 @@ def unpack(data: bytes, kinds: dict[str, type]) -> Any:
         raise ValueError(f"snapshot is damaged: {error}") from error
 
 
-def check_make(value: Any, like: Any, where: str = "state") -> None:
+def check_make(value: Any, like: Any, where: str) -> None:
     """Raises ValueError unless `value` is of the same make as `like`, as far as both go.
 
     Objects of one class have the same attributes; arrays the same type and shape, where a length of 0 in `like` stands
@@ -79,10 +79,11 @@ def check_make(value: Any, like: Any, where: str = "state") -> None:
         if not same or any(n not in (m, 0) for m, n in zip(value.shape, like.shape, strict=True)):
             raise ValueError(f"snapshot is damaged: {where} is not {like.dtype}{list(like.shape)}")
     elif hasattr(like, "__dict__"):
-        if type(value) is not type(like) or _own(value).keys() != _own(like).keys():
+        own, expected = _own(value) if type(value) is type(like) else {}, _own(like)
+        if own.keys() != expected.keys():
             raise ValueError(f"snapshot is damaged: {where} is no whole {type(like).__name__}")
-        for name, item in _own(value).items():
-            check_make(item, _own(like)[name], f"{where}.{name}")
+        for name, item in own.items():
+            check_make(item, expected[name], f"{where}.{name}")
 
 
 @cache

@@ -55,11 +55,16 @@ class Observations:
     @cached_property
     def observed(self) -> NDArray[np.int64]:
         """int64[B]: n_i, observations of each row. Worked out once: the columns must not change afterwards."""
-        counts: NDArray[np.int64] = np.minimum(self.accepted + np.int64(1), self.admitted)
-        return counts
+        return observations_of(self.accepted, self.admitted)
 
     def __len__(self) -> int:
         return len(self.accepted)
+
+
+def observations_of(accepted: Counts, admitted: Counts) -> NDArray[np.int64]:
+    """How many of each row's drafts have a label: up to the first rejection, none beyond what was verified."""
+    counts: NDArray[np.int64] = np.minimum(accepted + np.int64(1), admitted)
+    return counts
 
 
 def decode_batch(message: estimator_pb2.ObservationBatch, num_positions: int) -> Observations:
@@ -67,24 +72,24 @@ def decode_batch(message: estimator_pb2.ObservationBatch, num_positions: int) ->
 
     Raises MalformedBatch, NonFiniteValue or TooLarge with the column's name and the index of the first bad value.
     """
-    depths, segments_ = message.admitted, message.segments
-    accepted, admitted = np.frombuffer(message.accepted, np.uint8), np.frombuffer(depths, np.uint8)
+    # Each access to a field makes a copy of its bytes.
+    admitted_bytes, segment_bytes = message.admitted, message.segments
+    accepted, admitted = np.frombuffer(message.accepted, np.uint8), np.frombuffer(admitted_bytes, np.uint8)
     rows = len(accepted)
     if not 1 <= rows <= MAX_ROWS:
         error = TooLarge if rows else MalformedBatch
         raise error(f"accepted has {rows} rows; accepted: 1 to {MAX_ROWS}", field="accepted", index=rows)
     _expect_length("admitted", len(admitted), rows)
     # Deleting what is in range leaves what is not: one pass, and of a small batch no more than a call.
-    if depths.translate(None, _BYTES[1 : num_positions + 1]):
+    if admitted_bytes.translate(None, _BYTES[1 : num_positions + 1]):
         _reject_where((admitted < 1) | (admitted > num_positions), "admitted", admitted, f"1 to K = {num_positions}")
     _reject_where(accepted > admitted, "accepted", accepted, "at most the row's admitted")
-    observed = np.minimum(accepted + np.int64(1), admitted)
-    total = int(observed.sum())
+    total = int(observations_of(accepted, admitted).sum())
     features = _floats(message.features, "features", total, MAX_LOG_ODDS)
-    if segments_:
-        segments = np.frombuffer(segments_, np.uint8)
+    if segment_bytes:
+        segments = np.frombuffer(segment_bytes, np.uint8)
         _expect_length("segments", len(segments), rows)
-        if segments_.translate(None, _BYTES[:NUM_SEGMENTS]):
+        if segment_bytes.translate(None, _BYTES[:NUM_SEGMENTS]):
             _reject_where(segments >= NUM_SEGMENTS, "segments", segments, f"0 to {NUM_SEGMENTS - 1}")
     else:
         segments = np.full(rows, UNKNOWN_SEGMENT, np.uint8)
