@@ -251,9 +251,10 @@ async def test_a_store_that_cannot_be_written_is_reported_and_recovers(start, co
     worker = RawWorker(channel)
     await worker.greet()
     await worker.batch(1, rows(20, 1))
-    await until(lambda: server.fleet.ledger.commits > 0, "a first commit")
-    path.rename(tmp_path / "elsewhere.sqlite")
     ledger = server.fleet.ledger
+    # With the batch's round: its commit would fail before the next batch arrives.
+    await until(lambda: ledger.commits > 0 and ledger.committed == ledger.ticket, "all is committed")
+    path.rename(tmp_path / "elsewhere.sqlite")
     if durability == "strict":
         await worker.send(batch=encode_batch(2, None, rows(60, 2)))
         await until(lambda: ledger.failures > 0, "a failure is noticed")
@@ -447,7 +448,8 @@ async def test_a_store_that_cannot_be_written_at_start_is_served_from(start, con
 async def test_strict_postpones_batches_while_the_store_is_broken(start, connect, tmp_path):
     directory = tmp_path / "disk"
     directory.mkdir()
-    server = await start(store=directory / "store.sqlite", durability="strict")
+    # No round fills: closing one would be what fails.
+    server = await start(store=directory / "store.sqlite", durability="strict", round_blocks=100_000)
     worker = RawWorker(connect(server.address))
     await worker.greet()
     await worker.batch(1, rows(20, 1))
@@ -472,7 +474,8 @@ async def test_strict_does_not_welcome_with_what_is_not_committed(start, connect
     """A worker that comes back while the store is broken must not be told to forget what a crash would lose."""
     directory = tmp_path / "disk"
     directory.mkdir()
-    server = await start(store=directory / "store.sqlite", durability="strict")
+    # No round fills: closing one would be what fails.
+    server = await start(store=directory / "store.sqlite", durability="strict", round_blocks=100_000)
     channel = connect(server.address)
     worker = RawWorker(channel)
     await worker.greet()
