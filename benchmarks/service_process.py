@@ -1,4 +1,4 @@
-"""A real service in a process of its own, pinned to one core, that a benchmark can ask to publish."""
+"""A real service in a process of its own that a benchmark can ask to publish, beside bare gRPC in the same process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -14,30 +14,37 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import uvloop
 
 from acceptd.types import SegmentCoefficients
 from acceptd.v1.estimator_pb2 import UpdateStatus
+from benchmarks.bare import Bare
 from estimator_service.config import load_settings
 from estimator_service.heap import shorten_collections
 from estimator_service.server import Server
 from estimator_service.session import Session
 
-ECHO = "/benchmark.Echo/Echo"
-
 
 @dataclass(frozen=True)
 class Service:
-    """Where it listens, and the pipe to it: send "publish" or "echo" bytes, receive perf_counter seconds."""
+    """Where it and the bare server listen, and the pipe to ask them by."""
 
     address: str
-    echo_address: str
+    bare_address: str
     control: Connection
     pid: int
 
     def acks(self) -> list[float]:
         """Seconds from the latest publication to each acknowledgement that has come since this was last asked."""
-        self.control.send("acks")
-        return list(self.control.recv())
+        return list(self._ask("acks"))
+
+    def push_bare(self) -> None:
+        """Has the bare server write to all its streams."""
+        self._ask("push bare")
+
+    def bare_answers(self) -> list[float]:
+        """Seconds from the bare server's latest push to each answer that has come since this was last asked."""
+        return list(self._ask("bare answers"))
 
     def resident(self) -> int:
         """Bytes of the service in memory."""
@@ -46,25 +53,27 @@ class Service:
 
     def publish(self) -> float:
         """Publishes the only pair's coefficients with another slope. Returns when, as `time.perf_counter`."""
-        self.control.send("publish")
-        return float(self.control.recv())
+        return float(self._ask("publish"))
 
     def cpu_seconds(self) -> float:
         """CPU time the service has taken so far."""
-        self.control.send("cpu")
-        return float(self.control.recv())
+        return float(self._ask("cpu"))
+
+    def _ask(self, what: str) -> Any:
+        self.control.send(what)
+        return self.control.recv()
 
 
 @contextmanager
 def service(core: int | None, **settings: Any) -> Iterator[Service]:
-    """A service pinned to `core` (None: to none), without a store, beside a bare gRPC echo server in its process."""
+    """A service pinned to `core` (None: to none), without a store, beside a bare gRPC server in its process."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_main, args=(theirs, core, settings), daemon=True)
     process.start()
-    address, echo_address = ours.recv()
+    address, bare_address = ours.recv()
     try:
-        yield Service(address, echo_address, ours, process.pid or 0)
+        yield Service(address, bare_address, ours, process.pid or 0)
     finally:
         ours.send("stop")
         process.join(10)
@@ -95,33 +104,36 @@ def apart_from(core: int) -> Iterator[None]:
 def _main(control: Connection, core: int | None, settings: dict[str, Any]) -> None:
     if core is not None:
         pin(core)
-    asyncio.run(_serve(control, settings))
+    uvloop.run(_serve(control, settings))
 
 
 async def _serve(control: Connection, settings: dict[str, Any]) -> None:
     loaded = load_settings({"listen": "127.0.0.1:0", "metrics_listen": "", **settings}, environ={})
-    echo = grpc.aio.server()
-    echo.add_generic_rpc_handlers(
-        (
-            grpc.method_handlers_generic_handler(
-                "benchmark.Echo", {"Echo": grpc.stream_stream_rpc_method_handler(_echo)}
-            ),
-        )
-    )
-    port = echo.add_insecure_port("127.0.0.1:0")
-    await echo.start()
+    bare, bare_server = Bare(), grpc.aio.server()
+    bare_server.add_generic_rpc_handlers((bare.handler(),))
+    port = bare_server.add_insecure_port("127.0.0.1:0")
+    await bare_server.start()
     async with await Server.start(loaded) as server:
         shorten_collections()
         acks = _note_acks(server)
         control.send((server.address, f"127.0.0.1:{port}"))
         loop = asyncio.get_running_loop()
+        answers: dict[str, Callable[[], Any]] = {
+            "acks": lambda: _taken(acks),
+            "bare answers": lambda: _taken(bare.answers),
+            "push bare": bare.push,
+            "publish": lambda: _publish(server),
+            "cpu": time.process_time,
+        }
         while (command := await loop.run_in_executor(None, control.recv)) != "stop":
-            if command == "acks":
-                control.send(acks[:])
-                acks.clear()
-            else:
-                control.send(_publish(server) if command == "publish" else time.process_time())
-    await echo.stop(0)
+            control.send(answers[command]())
+    await bare_server.stop(0)
+
+
+def _taken(seconds: list[float]) -> list[float]:
+    taken = seconds[:]
+    seconds.clear()
+    return taken
 
 
 def _note_acks(server: Server) -> list[float]:
@@ -143,11 +155,6 @@ def _note_acks(server: Server) -> list[float]:
     server.fleet.board.publish = note_publish  # type: ignore[method-assign]
     Session._update_status = note_ack  # type: ignore[method-assign]
     return acks
-
-
-async def _echo(requests: Any, context: Any) -> Any:
-    async for request in requests:
-        yield request
 
 
 def _publish(server: Server) -> float:

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import grpc
 import numpy as np
 
-from acceptd import codec
-from acceptd.types import PairKey, prior
+from acceptd.types import PairKey
 from acceptd.v1 import estimator_pb2
+from benchmarks.bare import ECHO, PUSH
 from benchmarks.refit import K
 from benchmarks.result import Result, beside
-from benchmarks.service_process import ECHO, Service, service
+from benchmarks.service_process import Service, service
 from vllm_client_hook.pushes import Pushes
 from vllm_client_hook.uplink import Capabilities, Uplink
 
@@ -57,11 +57,9 @@ def _measure(running: Service) -> tuple[list[float], list[float]]:
     uplink = StampedUplink(
         running.address, PairKey("target", "draft", K), worker="bench", capabilities=Capabilities(8, 8)
     )
-    update = estimator_pb2.CoefficientUpdate(coefficients=codec.encode_coefficients(prior(K)), nonce=1, mode=1)
-    payload = estimator_pb2.StreamResponse(update=update).SerializeToString()
     outgoing: queue.Queue[bytes] = queue.Queue()
     echoed: queue.Queue[float] = queue.Queue()
-    with grpc.insecure_channel(running.echo_address) as channel:
+    with grpc.insecure_channel(running.bare_address) as channel:
         replies = channel.stream_stream(ECHO)(iter(outgoing.get, None))
         threading.Thread(target=lambda: _drain(replies, echoed), daemon=True).start()
         uplink.latest()
@@ -72,7 +70,7 @@ def _measure(running: Service) -> tuple[list[float], list[float]]:
             updates.append(StampedPushes.arrivals.get(timeout=10) - published)
             time.sleep(PAUSE)
             sent = time.perf_counter()
-            outgoing.put(payload)
+            outgoing.put(PUSH)
             echoes.append(echoed.get(timeout=10) - sent)
             time.sleep(PAUSE)
         replies.cancel()

@@ -22,9 +22,10 @@ def keep_freed_memory() -> None:
     np.empty(_KEPT, np.uint8)
 
 
-#: New objects before the youngest are collected. Streams make objects for every message and hardly any cycles, so most
-#: of these passes find nothing; raising it makes fewer and longer ones.
-_YOUNG: Final = 5_000
+#: New objects, less those freed, before the youngest are collected. A publication makes thousands for hundreds of
+#: workers, all gone once it is acknowledged; with a lower number they are looked through while the workers wait.
+#: Streams leave hardly any cycles behind; raising it lets those that there are take more memory.
+_YOUNG: Final = 50_000
 
 
 def shorten_collections() -> None:

@@ -102,6 +102,9 @@ class Server:
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.so_reuseport", 0),
+                # Without it gRPC answers every message that follows a pause with a PING, to size windows for bulk data:
+                # a write, a read and the peer's answer more for each acknowledgement of small coefficients.
+                ("grpc.http2.bdp_probe", 0),
                 # A peer that vanished without a word gives its place back after these, milliseconds.
                 ("grpc.keepalive_time_ms", 30_000),
                 ("grpc.keepalive_timeout_ms", 10_000),

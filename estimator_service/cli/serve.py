@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
+import uvloop
 
 from acceptd.errors import ConfigError
 from estimator_service.cli.output import print_json
@@ -109,4 +109,4 @@ def run(config: Path | None, as_json: bool, flags: dict[str, Any]) -> None:
             sys.stdout.write(f"acceptd serves gRPC at {server.address}{metrics}\n")
             sys.stdout.flush()
 
-    asyncio.run(serve(settings, ready=ready))
+    uvloop.run(serve(settings, ready=ready))

@@ -120,6 +120,9 @@ class MetricsHttp:
                 if room:
                     self._silent[writer] = None
                     head_only, answer = await self._answer(reader, writer, peer)
+                if writer.is_closing():
+                    # Cut off meanwhile, by the peer or to make room.
+                    return
                 fields = (
                     ("Content-Type", answer.content_type),
                     ("Content-Length", str(len(answer.body))),

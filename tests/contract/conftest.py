@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import grpc
 import pytest
+import uvloop
 from service_process import ServiceProcess
 
 from estimator_service.config import load_settings
 from estimator_service.server import Server
 
 Start = Callable[..., Awaitable[Server]]
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop that `acceptd serve` runs on."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture
