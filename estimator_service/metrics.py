@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from estimator_service.fit.drift import DriftKind
+from estimator_service.stream_counts import StreamCounts
 
 if TYPE_CHECKING:
     from acceptd.v1 import types_pb2
 
 _REFIT_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
-_UPDATE_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
 #: Fields of WorkerTotals.
 _TOTALS = {
@@ -33,24 +33,19 @@ _TOTALS = {
 
 
 class Metrics:
-    """Events as they happen. States are read at the scrape, by `estimator_service.web.exposition`."""
+    """Events as they happen. States are read at the scrape, by `estimator_service.web.exposition`.
+
+    streams: what happens with every message.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         self._refit_seconds = Histogram(
             "acceptd_refit_seconds", "Time one refit took.", ["pair"], registry=registry, buckets=_REFIT_BUCKETS
         )
-        self._update_seconds = Histogram(
-            "acceptd_update_seconds",
-            "Time from a push of coefficients to the worker's acknowledgement.",
-            ["pair"],
-            registry=registry,
-            buckets=_UPDATE_BUCKETS,
-        )
-        self._updates = Counter(
-            "acceptd_updates", "Answers of workers to pushed coefficients.", ["pair", "answer"], registry=registry
-        )
-        self._streams = Counter(
+        self.streams = StreamCounts()
+        registry.register(self.streams)
+        self._ended = Counter(
             "acceptd_streams_ended", "Streams that the service ended, by reason.", ["reason"], registry=registry
         )
         self._gaps = Counter(
@@ -71,15 +66,6 @@ class Metrics:
             ["pair", "kind"],
             registry=registry,
         )
-        self._stream_bytes = Counter(
-            "acceptd_stream_bytes",
-            "Bytes of messages on worker streams, by direction.",
-            ["direction"],
-            registry=registry,
-        )
-        # Looked up once: these happen with every message, and to every worker.
-        self._applied: dict[str, tuple[Histogram, Counter]] = {}
-        self._bytes = {direction: self._stream_bytes.labels(direction) for direction in ("received", "sent")}
         self._totals = {
             name: Counter(f"acceptd_worker_{name}", f"{text} Sum over workers.", ["pair"], registry=registry)
             for name, text in _TOTALS.items()
@@ -106,27 +92,17 @@ class Metrics:
 
     def open(self, pair: str) -> None:
         """A pair is there: its counters begin at 0, since a rate needs a value before the first event."""
-        for family in (self._refit_seconds, self._update_seconds, self._gaps, *self._totals.values()):
+        self.streams.open(pair)
+        for family in (self._refit_seconds, self._gaps, *self._totals.values()):
             family.labels(pair)
-        for answer in ("applied", "refused"):
-            self._updates.labels(pair, answer)
         for kind in DriftKind:
             self._drifts.labels(pair, kind)
 
     def forget(self, pair: str) -> None:
         """A pair is gone, and with it its labels."""
         self._forgotten.inc()
-        self._applied.pop(pair, None)
-        families = (
-            self._refit_seconds,
-            self._update_seconds,
-            self._updates,
-            self._gaps,
-            self._tap_drops,
-            self._drifts,
-            *self._totals.values(),
-        )
-        for family in families:
+        self.streams.forget(pair)
+        for family in (self._refit_seconds, self._gaps, self._tap_drops, self._drifts, *self._totals.values()):
             family.remove_by_labels({"pair": pair})
 
     def tap_dropped(self, pair: str) -> None:
@@ -137,30 +113,9 @@ class Metrics:
         """A change was named."""
         self._drifts.labels(pair, kind).inc()
 
-    def stream_bytes(self, direction: str, size: int) -> None:
-        """A message of `size` bytes was "received" or "sent"."""
-        self._bytes[direction].inc(size)
-
     def refit(self, pair: str, seconds: float) -> None:
         """A round was closed in `seconds`."""
         self._refit_seconds.labels(pair).observe(seconds)
-
-    def ack(self, pair: str, seconds: float) -> None:
-        """A worker applied an update `seconds` after it was pushed."""
-        applied = self._applied.get(pair)
-        if applied is None:
-            applied = self._applied[pair] = self._update_seconds.labels(pair), self._updates.labels(pair, "applied")
-        took, count = applied
-        took.observe(seconds)
-        count.inc()
-
-    def nack(self, pair: str) -> None:
-        """A worker refused an update."""
-        self._updates.labels(pair, "refused").inc()
-
-    def unknown_nonce(self, pair: str) -> None:
-        """A worker answered a push that this stream does not know."""
-        self._updates.labels(pair, "unknown").inc()
 
     def report(self, pair: str, before: types_pb2.WorkerTotals, now: types_pb2.WorkerTotals) -> None:
         """A worker's running totals went from `before` to `now`. What goes down is not counted."""
@@ -186,4 +141,4 @@ class Metrics:
 
     def stream_ended(self, reason: str) -> None:
         """The service ended a stream; `reason` is the gRPC status name."""
-        self._streams.labels(reason).inc()
+        self._ended.labels(reason).inc()

@@ -1,4 +1,4 @@
-"""What one stream still has to send. Results in order, everything else only in its latest state."""
+"""What one stream still has to send, encoded. Results in order, everything else only in its latest state."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Outbox:
 
     Bounds: results are at most the batches in flight, since `room` tells the reader to stop reading; the update,
     the heartbeat and the drain notice are one slot each. `latest_update` is asked when the sender is ready, so a slow
-    reader gets the newest coefficients and none in between.
+    reader gets the newest coefficients and none in between; it gives an encoded StreamResponse.
     """
 
     def __init__(
         self,
         max_results: int,
         committed: Callable[[], int],
-        latest_update: Callable[[], estimator_pb2.CoefficientUpdate | None],
+        latest_update: Callable[[], bytes | None],
     ) -> None:
         self._max_results = max_results
         self._committed = committed
@@ -110,22 +110,22 @@ class Outbox:
         """Returns when there may be something to take."""
         await self._wake.wait()
 
-    def take(self) -> estimator_pb2.StreamResponse | None:
-        """The next message, None if there is nothing to send now."""
+    def take(self) -> bytes | None:
+        """The next StreamResponse, None if there is nothing to send now."""
         if self._results and self._results[0][0] <= self._committed():
             _, result = self._results.popleft()
             if len(self._results) < self._max_results:
                 self._room.set()
-            return estimator_pb2.StreamResponse(batch_result=result)
+            return estimator_pb2.StreamResponse(batch_result=result).SerializeToString()
         update = self._latest_update()
         if update is not None:
-            return estimator_pb2.StreamResponse(update=update)
+            return update
         if self._heartbeat is not None:
             heartbeat, self._heartbeat = self._heartbeat, None
-            return estimator_pb2.StreamResponse(heartbeat=heartbeat)
+            return estimator_pb2.StreamResponse(heartbeat=heartbeat).SerializeToString()
         if self._drain is not None and not self._results:
             drain, self._drain, self._finishing = self._drain, None, True
-            return estimator_pb2.StreamResponse(drain=drain)
+            return estimator_pb2.StreamResponse(drain=drain).SerializeToString()
         if self._finishing and not self._results:
             self.end(Ending("OK", ""))
         self._wake.clear()

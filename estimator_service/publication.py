@@ -7,7 +7,7 @@ from typing import Any
 
 from acceptd.codec import encode_coefficients
 from acceptd.types import Coefficients, SegmentCoefficients, Version
-from acceptd.v1 import types_pb2
+from acceptd.v1 import estimator_pb2, types_pb2
 from estimator_service.fit.report import Calibration
 
 
@@ -27,7 +27,7 @@ class Publication:
     by_workload: dict[str, Coefficients] = field(default_factory=dict)
     calibration: Calibration | None = None
     origin: Version | None = None
-    _messages: dict[tuple[str, bool], types_pb2.Coefficients] = field(
+    _updates: dict[tuple[str, bool, types_pb2.Mode, float], bytes] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -51,15 +51,22 @@ class Publication:
         """Coefficients for workers with this label."""
         return self.by_workload.get(workload, self.pooled)
 
-    def message(self, workload: str, *, straight: bool) -> types_pb2.Coefficients:
-        """`of(workload)` as a message, made once for all workers; `straight`: without knots and segments."""
-        label = workload if workload in self.by_workload else ""
-        message = self._messages.get((label, straight))
-        if message is None:
-            coefficients = self.of(label)
-            message = encode_coefficients(coefficients.straight() if straight else coefficients)
-            self._messages[label, straight] = message
-        return message
+    def update(self, workload: str, *, straight: bool, mode: types_pb2.Mode, rate: float) -> bytes:
+        """`of(workload)` as an encoded StreamResponse without a nonce, made once for all workers.
+
+        straight: without knots and segments. rate: of exploration.
+        """
+        key = workload if workload in self.by_workload else "", straight, mode, rate
+        update = self._updates.get(key)
+        if update is None:
+            coefficients = self.of(workload)
+            message = estimator_pb2.CoefficientUpdate(
+                coefficients=encode_coefficients(coefficients.straight() if straight else coefficients),
+                mode=mode,
+                exploration_rate=rate,
+            )
+            update = self._updates[key] = estimator_pb2.StreamResponse(update=message).SerializeToString()
+        return update
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; floats survive exactly."""

@@ -54,6 +54,7 @@ class EstimatorServicer:
 
     def __init__(self, fleet: Fleet, gate: Gate) -> None:
         self._fleet = fleet
+        self._counts = fleet.metrics.streams
         self._gate = gate
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -61,17 +62,17 @@ class EstimatorServicer:
         stream = grpc.stream_stream_rpc_method_handler(
             self.stream,
             request_deserializer=self._decode,
-            response_serializer=self._encode,
+            # What is sent is encoded already.
+            response_serializer=self._sent,
         )
         return grpc.method_handlers_generic_handler(SERVICE, {"Stream": stream})
 
     def _decode(self, data: bytes) -> estimator_pb2.StreamRequest | None:
-        self._fleet.metrics.stream_bytes("received", len(data))
+        self._counts.received += len(data)
         return decode_request(data)
 
-    def _encode(self, message: estimator_pb2.StreamResponse) -> bytes:
-        data = message.SerializeToString()
-        self._fleet.metrics.stream_bytes("sent", len(data))
+    def _sent(self, data: bytes) -> bytes:
+        self._counts.sent += len(data)
         return data
 
     async def stream(
@@ -127,7 +128,7 @@ class EstimatorServicer:
         if (before := self._fleet.pair_of(request.hello)) is not None:
             self._gate.check_pair(CALLER.get(), before.key)
         session = await self._fleet.connect(request.hello, context.peer())
-        await context.write(estimator_pb2.StreamResponse(welcome=session.welcome()))
+        await context.write(estimator_pb2.StreamResponse(welcome=session.welcome()).SerializeToString())
         return session
 
     async def _abort(self, context: grpc.aio.ServicerContext[Any, Any], ending: Ending) -> None:

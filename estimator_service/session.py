@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from acceptd.codec import decode_batch, decode_version, encode_version
@@ -53,6 +54,9 @@ class Session:
         self.applied: Version | None = self.held if hello.HasField("version") else None
         #: Sequence that this stream's first batch had: it alone may follow a gap, also when it was postponed.
         self._begins_at = 0
+        able = hello.capabilities
+        #: Of what it can be sent; -1: nothing but the straight line, which has no segments.
+        self._max_knots = able.max_knots if able.max_segments > 1 else -1
         self._fleet = fleet
         self._nonce = 0
         self._told: tuple[Mode, float] | None = None
@@ -83,7 +87,7 @@ class Session:
             and publication.version >= self.held
             and not self.worker.refused(publication.version)
         ):
-            message.update.CopyFrom(self._push(publication))
+            message.update.CopyFrom(estimator_pb2.StreamResponse.FromString(self._push(publication)).update)
         return message
 
     def handle(self, request: estimator_pb2.StreamRequest) -> None:
@@ -238,13 +242,16 @@ class Session:
             message=message,
         )
 
-    def _next_update(self) -> estimator_pb2.CoefficientUpdate | None:
-        """The latest publication, if it or the mode is new to this worker, it is not older than what the worker holds
-        and was not refused by it."""
+    def _next_update(self) -> bytes | None:
+        """The latest publication as an encoded StreamResponse, if it or the mode is new to this worker, it is not
+        older than what the worker holds and was not refused by it."""
         publication = self._watch.take()
-        if publication is None or publication.version < self.held or self.worker.refused(publication.version):
+        if publication is None:
             return None
-        if publication.version == self.held and self._told == self._orders():
+        version = publication.version
+        if version < self.held or self.worker.refused(version):
+            return None
+        if version == self.held and self._told == self._orders():
             return None
         return self._push(publication)
 
@@ -252,20 +259,14 @@ class Session:
         """What goes with every push: it may change while the version stays."""
         return self.pair.mode, self.pair.exploration_rate
 
-    def _push(self, publication: Publication) -> estimator_pb2.CoefficientUpdate:
+    def _push(self, publication: Publication) -> bytes:
         self._nonce += 1
         self._pushed[self._nonce] = publication.version, self._fleet.clock.monotonic()
         while len(self._pushed) > _MAX_NONCES:
             self._pushed.popitem(last=False)
-        able = self.hello.capabilities
         self._told = mode, rate = self._orders()
-        straight = able.max_knots < len(publication.pooled.knots) or able.max_segments <= 1
-        return estimator_pb2.CoefficientUpdate(
-            coefficients=publication.message(self.hello.workload, straight=straight),
-            nonce=self._nonce,
-            mode=mode,
-            exploration_rate=rate,
-        )
+        straight = self._max_knots < len(publication.pooled.knots)
+        return publication.update(self.hello.workload, straight=straight, mode=mode, rate=rate) + _nonce(self._nonce)
 
     def _report(self, report: estimator_pb2.WorkerReport) -> None:
         _check_report(report)
@@ -283,16 +284,22 @@ class Session:
     def _update_status(self, status: estimator_pb2.UpdateStatus) -> None:
         version, pushed_at = self._pushed.pop(status.nonce, (None, 0.0))
         if version is None:
-            self._fleet.metrics.unknown_nonce(self.pair.id)
+            self._fleet.metrics.streams.unknown(self.pair.id)
             return
         if status.rejected:
             self.worker.refuse(version, printable(status.rejected[:_MAX_REASON]))
-            self._fleet.metrics.nack(self.pair.id)
+            self._fleet.metrics.streams.refused(self.pair.id)
         else:
             self.held = max(self.held, version)
-            self._fleet.metrics.ack(self.pair.id, self._fleet.clock.monotonic() - pushed_at)
+            self._fleet.metrics.streams.applied(self.pair.id, self._fleet.clock.monotonic() - pushed_at)
         if status.HasField("version"):
             self.applied = decode_version(status.version)
+
+
+@lru_cache(4096)
+def _nonce(nonce: int) -> bytes:
+    """What makes an update's bytes this stream's own: protobuf joins parts of a message that come one after another."""
+    return estimator_pb2.StreamResponse(update=estimator_pb2.CoefficientUpdate(nonce=nonce)).SerializeToString()
 
 
 def _reason(error: AcceptdError) -> RejectReason:

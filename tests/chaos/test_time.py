@@ -98,7 +98,8 @@ class Day:
         return encode_batch(self.sequences[i], self.published[-1] if self.published else None, columns)
 
     def _read(self, session) -> None:
-        while (message := session.outbox.take()) is not None:
+        while (data := session.outbox.take()) is not None:
+            message = estimator_pb2.StreamResponse.FromString(data)
             kind = message.WhichOneof("message")
             if kind == "update":
                 version = message.update.coefficients.version

@@ -86,7 +86,8 @@ def batch(sequence: int, rng: np.random.Generator, count: int = 8) -> estimator_
 def check_answers(session, before: int) -> None:
     """Every answer that is a refusal names its reason, and only accepted rows were counted."""
     accepted = 0
-    while (message := session.outbox.take()) is not None:
+    while (data := session.outbox.take()) is not None:
+        message = estimator_pb2.StreamResponse.FromString(data)
         if message.WhichOneof("message") == "batch_result":
             result = message.batch_result
             accepted += result.rows_accepted
