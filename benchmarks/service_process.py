@@ -71,6 +71,8 @@ def service(core: int | None, **settings: Any) -> Iterator[Service]:
     ours, theirs = context.Pipe()
     process = context.Process(target=_main, args=(theirs, core, settings), daemon=True)
     process.start()
+    # Otherwise a service that fails would leave the pipe open, and whoever waits for it waiting.
+    theirs.close()
     address, bare_address = ours.recv()
     try:
         yield Service(address, bare_address, ours, process.pid or 0)
