@@ -39,11 +39,12 @@ class Bare:
             "benchmark.Bare", {"Echo": stream(self._echo), "FanOut": stream(self._fan_out)}
         )
 
-    def push(self) -> None:
-        """Has `PUSH` written to every stream."""
+    def push(self) -> int:
+        """Has `PUSH` written to every stream; how many there are."""
         self._pushed = time.perf_counter()
         for wake in self._wakes:
             wake.set()
+        return len(self._wakes)
 
     async def _echo(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         async for request in requests:

@@ -38,9 +38,9 @@ class Service:
         """Seconds from the latest publication to each acknowledgement that has come since this was last asked."""
         return list(self._ask("acks"))
 
-    def push_bare(self) -> None:
-        """Has the bare server write to all its streams."""
-        self._ask("push bare")
+    def push_bare(self) -> int:
+        """Has the bare server write to all its streams; how many there are."""
+        return int(self._ask("push bare"))
 
     def bare_answers(self) -> list[float]:
         """Seconds from the bare server's latest push to each answer that has come since this was last asked."""
