@@ -26,7 +26,7 @@ _FLAP_SECONDS: Final = 2.0
 
 @dataclass
 class Tally:
-    """Of all workers. results: seconds from write to answer."""
+    """Of all workers. results: seconds from write to answer. written: when, by incarnation and sequence."""
 
     due: int = 0
     sent: int = 0
@@ -37,6 +37,7 @@ class Tally:
     updates: int = 0
     backwards: int = 0
     results: list[float] = field(default_factory=list)
+    written: dict[tuple[int, int], float] = field(default_factory=dict)
 
 
 class Worker:
@@ -44,6 +45,7 @@ class Worker:
 
     def __init__(self, index: int, address: str, bodies: list[bytes], tally: Tally) -> None:
         self.index = index
+        self.incarnation = index + 1
         self.stream: Http2Stream | None = None
         self._address = address
         self._bodies = bodies
@@ -62,7 +64,7 @@ class Worker:
         """A new stream; what was not answered on the old one is sent again once it is welcome."""
         self._limit = 0
         self.stream = Http2Stream(self._address, _STREAM, self._received)
-        hello = estimator_pb2.Hello(pair=encode_pair_key(KEY), worker=f"w{self.index}", incarnation=self.index + 1)
+        hello = estimator_pb2.Hello(pair=encode_pair_key(KEY), worker=f"w{self.index}", incarnation=self.incarnation)
         if self._version > Version():
             hello.version.CopyFrom(encode_version(self._version))
         self.stream.send(estimator_pb2.StreamRequest(hello=hello).SerializeToString())
@@ -81,7 +83,9 @@ class Worker:
             return
         self._sequence += 1
         self._tally.sent += 1
-        self._flight.append((self._sequence, time.perf_counter()))
+        now = time.perf_counter()
+        self._flight.append((self._sequence, now))
+        self._tally.written[self.incarnation, self._sequence] = now
         self.stream.send(self._message(self._sequence))
 
     def _message(self, sequence: int) -> bytes:

@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import os
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ import grpc
 import uvloop
 
 from acceptd.types import SegmentCoefficients
-from acceptd.v1.estimator_pb2 import UpdateStatus
+from acceptd.v1.estimator_pb2 import BatchResult, ObservationBatch, UpdateStatus
 from benchmarks.bare import Bare
 from estimator_service.config import load_settings
 from estimator_service.heap import shorten_collections
@@ -37,6 +38,10 @@ class Service:
     def acks(self) -> list[float]:
         """Seconds from the latest publication to each acknowledgement that has come since this was last asked."""
         return list(self._ask("acks"))
+
+    def learned(self) -> list[tuple[int, int, float]]:
+        """(incarnation, sequence, `time.perf_counter`) of each batch that was applied since this was last asked."""
+        return list(zip(*self._ask("learned"), strict=True))
 
     def push_bare(self) -> int:
         """Has the bare server write to all its streams; how many there are."""
@@ -117,11 +122,12 @@ async def _serve(control: Connection, settings: dict[str, Any]) -> None:
     await bare_server.start()
     async with await Server.start(loaded) as server:
         shorten_collections()
-        acks = _note_acks(server)
+        acks, learned = _note_acks(server), Learned()
         control.send((server.address, f"127.0.0.1:{port}"))
         loop = asyncio.get_running_loop()
         answers: dict[str, Callable[[], Any]] = {
             "acks": lambda: _taken(acks),
+            "learned": learned.take,
             "bare answers": lambda: _taken(bare.answers),
             "push bare": bare.push,
             "publish": lambda: _publish(server),
@@ -157,6 +163,33 @@ def _note_acks(server: Server) -> list[float]:
     server.fleet.board.publish = note_publish  # type: ignore[method-assign]
     Session._update_status = note_ack  # type: ignore[method-assign]
     return acks
+
+
+class Learned:
+    """Which batches were applied, and when; in few bytes, since the service's memory is measured, too."""
+
+    def __init__(self) -> None:
+        self._clear()
+        apply = Session._batch
+
+        def note(session: Session, batch: ObservationBatch) -> tuple[BatchResult, int]:
+            answer = apply(session, batch)
+            if answer[0].rows_accepted:
+                values = session.worker.incarnation, batch.sequence, time.perf_counter()
+                for column, value in zip(self._columns, values, strict=True):
+                    column.append(value)
+            return answer
+
+        Session._batch = note  # type: ignore[method-assign]
+
+    def take(self) -> tuple[array[Any], ...]:
+        """Incarnations, sequences and times, and none of them is left."""
+        taken = self._columns
+        self._clear()
+        return taken
+
+    def _clear(self) -> None:
+        self._columns: tuple[array[Any], ...] = array("q"), array("q"), array("d")
 
 
 def _publish(server: Server) -> float:

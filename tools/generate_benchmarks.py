@@ -57,7 +57,8 @@ def loads() -> str:
     lines = [
         f"{measured_on(recorded)}; {recorded['rows_a_flush']} rows a flush.",
         "",
-        "| Workers | Flushes/s due | answered | held back | batch → result p50, p99 | publish → ACK p50, p99 (bare) "
+        "| Workers | Flushes/s due | answered | held back | batch → result p50, p99 (in the window) "
+        "| publish → ACK p50, p99 (bare) "
         "| both p99 | CPU | a flush | memory |",
         "|---|---|---|---|---|---|---|---|---|---|",
         *(load_of(row) for row in recorded["reports"]),
@@ -72,6 +73,7 @@ def load_of(row: dict[str, Any]) -> str:
     return (
         f"| {row['workers']:,} | {row['flushes_due']:,.0f} | {row['flushes_acknowledged']:,.0f} "
         f"| {row['held_back_percent']:.1f} % | {row['result_p50']:.1f}, {row['result_p99']:.0f} ms "
+        f"({row['learned_p99']:.0f} ms) "
         f"| {row['ack_p50']:.0f}, {row['ack_p99']:.0f} ms ({row['bare_p99']:.0f} ms) | {row['both_p99']:.0f} ms "
         f"| {row['service_core_percent']:.0f} % of a core | {row['service_us_a_flush']:.0f} µs "
         f"| {row['memory']:.0f} MB |"
