@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from benchmarks.bare import FAN_OUT
-from benchmarks.crew import acknowledgement
+from benchmarks.crew import TURN_SECONDS, acknowledgement
 from benchmarks.http2_stream import Http2Stream
 from benchmarks.service_process import Service
 
@@ -44,6 +44,7 @@ def fan_out(running: Service, workers: int) -> list[float]:
 
 def _serve(poll: select.epoll, streams: dict[int, Http2Stream], seconds: float) -> None:
     end = time.perf_counter() + seconds
-    while (left := end - time.perf_counter()) > 0:
-        for number, _ in poll.poll(left):
+    while time.perf_counter() < end:
+        time.sleep(TURN_SECONDS)
+        for number, _ in poll.poll(0):
             streams[number].readable()
