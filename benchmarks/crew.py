@@ -178,7 +178,8 @@ class Crew:
             while self._drops[0][0] <= now:
                 worker = self._workers[self._drops[0][1]]
                 heapq.heapreplace(self._drops, (now + self._until_drop(), worker.index))
-                self._lose(worker)
+                worker.drop()
+                self._reconnect(worker)
             time.sleep(TURN_SECONDS)
             self._serve(0)
 
@@ -194,15 +195,12 @@ class Crew:
         return self._random.uniform(0.5, 1.5) * _FLAP_SECONDS
 
     def _connect(self, worker: Worker) -> None:
+        # A connection that was closed has left the poll, and its number may be this one's.
         number = worker.connect().fileno()
         self._open[number] = worker
         self._poll.register(number, select.EPOLLIN)
 
-    def _lose(self, worker: Worker) -> None:
-        """Cuts a connection and opens the next."""
-        assert worker.stream is not None
-        del self._open[worker.stream.fileno()]
-        worker.drop()
+    def _reconnect(self, worker: Worker) -> None:
         self._tally.reconnects += 1
         self._connect(worker)
 
@@ -213,6 +211,4 @@ class Crew:
             assert worker.stream is not None
             worker.stream.readable()
             if worker.stream.closed:
-                del self._open[number]
-                self._tally.reconnects += 1
-                self._connect(worker)
+                self._reconnect(worker)

@@ -2,10 +2,11 @@
 
     python -m benchmarks.load [--workers 100 500 1000] [--flushes 1 10] [--seconds 12] [--json] [--record]
 
-The service and all workers share the machine; the service, whose event loop is one thread, can use little more than one
-core of it. A worker that has its batches in flight unanswered sends no more until there is an answer, as the hook does:
-such flushes are "held back", and what the hook would then wait with is bounded and counted there. A tenth
-of the workers drops its connection every other second and comes back.
+The service and all workers share the machine; the service, whose event loop is one thread, can use little more than
+one core of it; workers are read in turns of a few milliseconds, which leaves it more of that core and is in the
+latencies. A worker that has its batches in flight unanswered sends no more until there is an answer, as the hook
+does: such flushes are "held back", and what the hook would then wait with is bounded and counted there. A tenth of
+the workers drops its connection every other second and comes back.
 
 batch → result: from a batch's write to its answer; in the window: to when the service has applied it. publish → ACK:
 from a publication to each worker's acknowledgement at the service; beside it the same for a bare gRPC server on this

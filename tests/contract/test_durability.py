@@ -244,7 +244,7 @@ async def test_a_damaged_snapshot_falls_back_to_the_one_before_and_its_journal(s
 
 @pytest.mark.parametrize("durability", ["strict", "relaxed"])
 async def test_a_store_that_cannot_be_written_is_reported_and_recovers(start, connect, tmp_path, durability):
-    """Stands for a full or read-only disk: another writer holds the file's lock for good."""
+    """Stands for a full or read-only disk: the file is gone."""
     path = tmp_path / "store.sqlite"
     server = await start(store=path, durability=durability, round_blocks=50, round_min_seconds=0, commit_seconds=0.05)
     channel = connect(server.address)
