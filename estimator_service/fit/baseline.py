@@ -173,12 +173,7 @@ def _fit(cells: Cells) -> Point:
     segments, positions, _ = cells.n.shape
     slopes = np.full((segments, 1 + len(cells.knots)), PRIOR_SLOPE)
     intercepts = np.full((segments, positions), PRIOR_INTERCEPT)
-    prior = Prior(
-        slopes,
-        np.full_like(slopes, _SLOPE_DEVIATION**-2.0),
-        intercepts,
-        np.full_like(intercepts, _INTERCEPT_DEVIATION**-2.0),
-    )
+    prior = Prior.about(Point(slopes, intercepts), slope=_SLOPE_DEVIATION**-2.0, intercept=_INTERCEPT_DEVIATION**-2.0)
     accepted = cells.accepted.sum(axis=2) + 0.5
     rejected = cells.n.sum(axis=2) + 1.0 - accepted
     return fit(cells, prior, Point(np.zeros_like(slopes), np.log(accepted / rejected)))

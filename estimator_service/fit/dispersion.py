@@ -175,7 +175,7 @@ def sandwich_errors(hessian: Floats, variance: Floats) -> Floats:
     """Standard errors [P] of the solution of a score equation: sqrt diag H⁻¹ V H⁻¹. hessian: [P, P], definite."""
     inverse = np.linalg.inv(hessian)
     # The diagonal of H⁻¹ V H⁻¹ alone; both are symmetric.
-    squares = np.einsum("ij,ij->i", inverse @ variance, inverse)
+    squares = np.vecdot(inverse @ variance, inverse)
     errors: Floats = np.sqrt(np.maximum(squares, 0.0))
     return errors
 

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from acceptd.limits import PRIOR_INTERCEPT, PRIOR_SLOPE
-from estimator_service.fit.newton import Cells, Floats, Normal, Point, Prior, fit, information_matrix, solve
+from estimator_service.fit.newton import HELD, Cells, Floats, Normal, Point, Prior, fit, information_matrix, solve
 from estimator_service.fit.settings import FitSettings
 
 #: Deviation of a link piece's slope from the line's, and of adjacent pieces from each other. Raising them lets the
@@ -44,13 +44,13 @@ def fit_line(cells: Cells, settings: FitSettings, start: Point | None = None) ->
     """
     k = cells.n.shape[1]
     smooth, own = settings.neighbour_deviation**-2, settings.intercept_deviation**-2
-    precision = line_precision(k, settings)[None, 1:]
-    slope = np.full((1, 1), PRIOR_SLOPE), np.full((1, 1), settings.slope_deviation**-2)
-    point = start or Point(slope[0], np.full((1, k), PRIOR_INTERCEPT))
+    precision = line_precision(k, settings)[None]
+    point = start or Point(np.full((1, 1), PRIOR_SLOPE), np.full((1, k), PRIOR_INTERCEPT))
     labelled = 0.2 * cells.n.sum(axis=2)[0]
+    mean = np.full((1, 1 + k), PRIOR_SLOPE)
     for _ in range(_PASSES if start is None else 1):
-        mean = _trend(point.intercepts[0], labelled, own, smooth)
-        point, normal = solve(cells, Prior(*slope, mean[None, :], precision), point)
+        mean[0, 1:] = _trend(point.intercepts[0], labelled, own, smooth, precision[0, 1:])
+        point, normal = solve(cells, Prior(mean, precision), point)
     return point, information_matrix(normal)
 
 
@@ -73,23 +73,22 @@ def _neighbours(k: int) -> Floats:
     return count
 
 
-def _trend(intercepts: Floats, information: Floats, own: float, smooth: float) -> Floats:
+def _trend(intercepts: Floats, information: Floats, own: float, smooth: float, precision: Floats) -> Floats:
     """Expected intercept of each position given the others: float64[K].
 
-    A chain in which each intercept has precision `own` about the prior and `smooth` about each neighbour. The result is
-    a weighted mean of prior and neighbours, so a position without labels stays between them.
+    A chain in which each intercept has precision `own` about the prior and `smooth` about each neighbour, `precision`
+    [K] in all. The result is a weighted mean of prior and neighbours, so a position without labels stays between them.
     """
     k = len(intercepts)
     if k == 1:
         return np.full(1, PRIOR_INTERCEPT)
     chain = smooth * _chain(k)
-    chain.flat[:: k + 1] += own + information + _RIDGE
+    chain.reshape(-1)[:: k + 1] += information + (own + _RIDGE)
     smoothed = np.linalg.solve(chain, information * intercepts + own * PRIOR_INTERCEPT)
     beside = np.zeros(k)
     beside[1:] += smoothed[:-1]
     beside[:-1] += smoothed[1:]
-    total = smooth * _neighbours(k) + own
-    mean: Floats = (smooth * beside + own * PRIOR_INTERCEPT) / np.where(total > 0, total, 1.0)
+    mean: Floats = (smooth * beside + own * PRIOR_INTERCEPT) / np.maximum(precision, _RIDGE)
     return mean
 
 
@@ -106,14 +105,14 @@ def fit_link(cells: Cells, line: Point, start: Point | None = None) -> Point:
     """The pair's link on cells with knots, S = 1, shrunk to its line."""
     pieces = cells.member.shape[1]
     slopes = np.repeat(line.slopes, pieces, axis=1)
-    prior = Prior(
-        slopes,
-        np.full((1, pieces), _PIECE_DEVIATION**-2),
-        line.intercepts,
-        np.full_like(line.intercepts, _LINK_INTERCEPT**-2),
-        _BEND_DEVIATION**-2,
+    straight = Point(slopes, line.intercepts)
+    prior = Prior.about(
+        straight,
+        slope=_PIECE_DEVIATION**-2,
+        intercept=_LINK_INTERCEPT**-2,
+        smoothness=_BEND_DEVIATION**-2,
     )
-    return fit(cells, prior, start or Point(slopes, line.intercepts))
+    return fit(cells, prior, start or straight)
 
 
 @dataclass(frozen=True)
@@ -138,9 +137,6 @@ RECENT: Final = Shrinkage(slope=0.1, shift=0.3, intercept=0.1)
 #: A workload label about the pair: the slope is the pair's.
 WORKLOAD: Final = Shrinkage(slope=0.0, shift=0.5, intercept=0.2)
 
-#: Precision that stands for "held": no data moves a value against it by more than 1e-6.
-_HELD: Final = 1e12
-
 
 def fit_groups(cells: Cells, parent: Point, shrinkage: Shrinkage, start: Point | None = None) -> Point:
     """Slopes and intercepts of S groups, shrunk by their evidence to `parent` (of S = 1 for all, or one each)."""
@@ -150,14 +146,12 @@ def fit_groups(cells: Cells, parent: Point, shrinkage: Shrinkage, start: Point |
 def solve_groups(cells: Cells, parent: Point, shrinkage: Shrinkage, start: Point | None = None) -> tuple[Point, Normal]:
     """`fit_groups`, and the normal equations there; see `newton.solve`."""
     size = len(cells.n)
-    slopes, intercepts = (
-        np.repeat(value, size, axis=0) if len(value) != size else value for value in (parent.slopes, parent.intercepts)
-    )
-    prior = Prior(
-        slopes,
-        np.full_like(slopes, shrinkage.slope**-2 if shrinkage.slope else _HELD),
-        intercepts,
-        np.full_like(intercepts, shrinkage.intercept**-2),
+    if len(parent.slopes) != size:
+        parent = Point(np.repeat(parent.slopes, size, axis=0), np.repeat(parent.intercepts, size, axis=0))
+    prior = Prior.about(
+        parent,
+        slope=shrinkage.slope**-2 if shrinkage.slope else HELD,
+        intercept=shrinkage.intercept**-2,
         shift=shrinkage.shift**-2,
     )
-    return solve(cells, prior, start or Point(slopes, intercepts))
+    return solve(cells, prior, start or parent)

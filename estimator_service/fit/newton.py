@@ -14,7 +14,8 @@ Projection onto the box: Bertsekas, SIAM J. Control Optim. 20(2), 1982.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,15 @@ MAX_HALVINGS: Final = 12
 #: Converged when a full step would lower the loss (nats, summed) by less than half this share of it: coefficients then
 #: lie within a fifth of their standard error at 10,000 rows, and the step taken last makes that quadratically less.
 TOLERANCE: Final = 1e-6
+
+#: Precision that stands for "held": no data moves a value against it by more than 1e-6.
+HELD: Final = 1e12
+
+#: Log-odds beyond this count as this in exp: far outside the bounds, and finite.
+_LARGEST: Final = 700.0
+
+#: Divides what is 0 where there are no rows; the smallest normal number, so it is no count of any.
+_NO_ROWS: Final = float(np.finfo(np.float64).tiny)
 
 _EDGES: Final = np.asarray(EDGES)
 
@@ -55,10 +65,12 @@ class Cells:
     def of(sums: Floats, knots: tuple[float, ...] = ()) -> Cells:
         """From sums of n, accepted, x: [3, S, K, NUM_BINS]. Bins beyond the data are cut off."""
         n, accepted, sum_x = sums
-        used = np.flatnonzero(n.reshape(-1, n.shape[-1]).any(axis=0))
+        used = n.any(axis=(0, 1)).nonzero()[0]
         low, high = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
         n, accepted, sum_x = n[..., low:high], accepted[..., low:high], sum_x[..., low:high]
-        x = np.divide(sum_x, n, out=np.zeros_like(sum_x), where=n > 0)
+        x = sum_x / np.maximum(n, _NO_ROWS)
+        if not knots:
+            return Cells.straight(n, accepted, x)
         piece = np.searchsorted(np.asarray(knots, np.float64), _EDGES[low:high], side="right")
         return Cells(n, accepted, x, piece, np.eye(1 + len(knots))[piece], np.asarray(knots, np.float64))
 
@@ -76,31 +88,57 @@ class Cells:
 
 
 @dataclass(frozen=True)
-class Prior:
-    """Normal priors. slopes, intercepts: means [S, P], [S, K]; the others their precisions (1/variance).
-
-    smoothness: of the difference of adjacent piece slopes. shift: of a shift δ that all intercepts of a segment share,
-    β_k ~ N(mean_k + δ, 1/precision_k), δ ~ N(0, 1/shift); None for no such shift.
-    """
-
-    slopes: Floats
-    slope_precision: Floats
-    intercepts: Floats
-    intercept_precision: Floats
-    smoothness: float = 0.0
-    shift: float | None = None
-
-
-@dataclass(frozen=True)
 class Point:
     """Piece slopes [S, P] and intercepts [S, K]."""
 
     slopes: Floats
     intercepts: Floats
 
+    @property
+    def values(self) -> Floats:
+        """Both side by side, slopes first: float64[S, P + K]."""
+        return np.concatenate((self.slopes, self.intercepts), axis=1)
 
-@dataclass(frozen=True)
-class Normal:
+
+class Prior(NamedTuple):
+    """Normal priors. mean: float64[S, P + K], slopes first; precision: 1/variance, of the same shape.
+
+    smoothness: precision of the difference of adjacent piece slopes. shift: of a shift δ that all intercepts of a
+    segment share, β_k ~ N(mean_k + δ, 1/precision_k), δ ~ N(0, 1/shift); None for no such shift.
+    """
+
+    mean: Floats
+    precision: Floats
+    smoothness: float = 0.0
+    shift: float | None = None
+
+    @staticmethod
+    def about(
+        point: Point, *, slope: float, intercept: float, smoothness: float = 0.0, shift: float | None = None
+    ) -> Prior:
+        """About a point, with one precision for all slopes and one for all intercepts."""
+        precision = _precision(*point.slopes.shape, point.intercepts.shape[1], slope, intercept)
+        return Prior(point.values, precision, smoothness, shift)
+
+
+@lru_cache(maxsize=128)
+def _precision(groups: int, pieces: int, positions: int, slope: float, intercept: float) -> Floats:
+    row = np.repeat((slope, intercept), (pieces, positions))
+    table: Floats = np.tile(row, (groups, 1))
+    table.flags.writeable = False
+    return table
+
+
+@lru_cache(maxsize=128)
+def _bounds(pieces: int, positions: int) -> Floats:
+    """Lowest and highest values of slopes and intercepts: float64[2, P + K]."""
+    lowest, highest = (0.0, -MAX_INTERCEPT), (MAX_SLOPE, MAX_INTERCEPT)
+    table: Floats = np.repeat((lowest, highest), (pieces, positions), axis=1)
+    table.flags.writeable = False
+    return table
+
+
+class Normal(NamedTuple):
     """Gradient and information of the likelihood (prior left out) at a point: the arrowhead's blocks.
 
     a: [S, P, P], b: [S, K, P], c: [S, K], slope_gradient: [S, P], intercept_gradient: [S, K], loss: [S] nats, summed.
@@ -117,7 +155,9 @@ class Normal:
 def linear_predictor(cells: Cells, point: Point) -> Floats:
     """η = g(x) + β: float64[S, K, B]."""
     if len(cells.knots) == 0:
-        return point.slopes[:, :, None] * cells.x + point.intercepts[:, :, None]
+        eta = point.slopes[:, :, None] * cells.x
+        eta += point.intercepts[:, :, None]
+        return eta
     # Change of slope at each knot times the knot, summed: where each piece's line meets x = 0.
     offsets = np.zeros_like(point.slopes)
     offsets[:, 1:] = -np.cumsum(np.diff(point.slopes, axis=1) * cells.knots, axis=1)
@@ -130,26 +170,35 @@ def linear_predictor(cells: Cells, point: Point) -> Floats:
 def loss(cells: Cells, point: Point) -> Floats:
     """Log-loss of `point`, float64[S], nats, summed over observations."""
     eta = linear_predictor(cells, point)
-    softplus = np.log1p(np.exp(-np.abs(eta))) + np.maximum(eta, 0.0)
-    total: Floats = (cells.n * softplus - cells.accepted * eta).sum(axis=(1, 2))
+    return _losses(cells, eta, _odds_of_rejection(eta))
+
+
+def _odds_of_rejection(eta: Floats) -> Floats:
+    odds = np.minimum(-eta, _LARGEST)
+    return np.exp(odds, out=odds)
+
+
+def _losses(cells: Cells, eta: Floats, odds: Floats) -> Floats:
+    """−log P is log1p(odds) for what was accepted, and η more for what was rejected. float64[S]."""
+    total: Floats = (np.vecdot(cells.n, np.log1p(odds)) + np.vecdot(cells.n - cells.accepted, eta)).sum(axis=1)
     return total
 
 
 def normal_equations(cells: Cells, point: Point) -> Normal:
     """One pass over the bins; see `Normal`."""
     eta = linear_predictor(cells, point)
-    small = np.exp(-np.abs(eta))
-    p = np.where(eta > 0, 1.0, small)
-    p /= 1.0 + small
-    weight = p * (1.0 - p)
-    weight *= cells.n
-    residual = cells.accepted - cells.n * p
-    total = (cells.n * (np.log1p(small) + np.maximum(eta, 0.0)) - cells.accepted * eta).sum(axis=(1, 2))
+    odds = _odds_of_rejection(eta)
+    p = 1.0 / (1.0 + odds)
+    expected = cells.n * p
+    weight = odds * p
+    weight *= expected
+    residual = cells.accepted - expected
+    total = _losses(cells, eta, odds)
     weight_x = weight * cells.x
     if len(cells.knots) == 0:
-        b = weight_x.sum(axis=2, keepdims=True)
-        a = (weight_x * cells.x).sum(axis=(1, 2))[:, None, None]
-        g = (residual * cells.x).sum(axis=(1, 2))[:, None]
+        b = np.vecdot(weight, cells.x)[:, :, None]
+        a = np.vecdot(weight_x, cells.x).sum(axis=1)[:, None, None]
+        g = np.vecdot(residual, cells.x).sum(axis=1)[:, None]
         return Normal(a, b, weight.sum(axis=2), g, residual.sum(axis=2), total)
     w0, w1, w2 = (_sums(values, cells) for values in (weight, weight_x, weight_x * cells.x))
     r0, r1 = (_sums(values, cells) for values in (residual, residual * cells.x))
@@ -190,16 +239,28 @@ def _after(values: Floats) -> Floats:
     return above
 
 
-def solve_arrowhead(a: Floats, b: Floats, c: Floats, g: Floats, h: Floats) -> tuple[Floats, Floats]:
-    """Solve [[a, bᵀ], [b, diag c]] (u, v) = (g, h) for each of S systems: O(P³ + K·P²). c > 0.
+def solve_arrowhead(
+    a: Floats, b: Floats, c: Floats, g: Floats, h: Floats, *, tie: tuple[Floats, Floats] | None = None
+) -> tuple[Floats, Floats]:
+    """Solve [[a, bᵀ], [b, C]] (u, v) = (g, h) for each of S systems: O(P³ + K·P²).
 
-    a: [S, P, P], b: [S, K, P], c: [S, K], g: [S, P], h: [S, K] → u [S, P], v [S, K].
+    C = diag c, or diag c − t tᵀ/d with tie = (t, d). a: [S, P, P], b: [S, K, P], c, t: [S, K], g: [S, P], h: [S, K],
+    d: [S] → u [S, P], v [S, K]. c > 0, Σ t²/c < d.
     """
-    ratio = b / c[:, :, None]
-    schur = a - np.matmul(np.swapaxes(b, 1, 2), ratio)
-    right = g - np.matmul(h[:, None, :], ratio)[:, 0, :]
-    u: Floats = right / schur[:, :, 0] if a.shape[1] == 1 else np.linalg.solve(schur, right[:, :, None])[:, :, 0]
-    v: Floats = h / c - np.matmul(ratio, u[:, :, None])[:, :, 0]
+    size = a.shape[1]
+    columns = np.concatenate((b, h[:, :, None]), axis=2)
+    solved = columns / c[:, :, None]
+    if tie is not None:
+        # Sherman and Morrison, Annals of Mathematical Statistics 21(1), 1950.
+        t, d = tie
+        ratio = t / c
+        pulled = np.matmul(t[:, None, :], solved)
+        pulled /= (d - np.vecdot(ratio, t))[:, None, None]
+        solved += ratio[:, :, None] * pulled
+    taken = np.matmul(np.swapaxes(b, 1, 2), solved)
+    schur, right = a - taken[:, :, :size], g - taken[:, :, size]
+    u: Floats = right / schur[:, :, 0] if size == 1 else np.linalg.solve(schur, right[:, :, None])[:, :, 0]
+    v: Floats = solved[:, :, size] - np.matmul(solved[:, :, :size], u[:, :, None])[:, :, 0]
     return u, v
 
 
@@ -207,36 +268,39 @@ def solve_arrowhead(a: Floats, b: Floats, c: Floats, g: Floats, h: Floats) -> tu
 _RIDGE: Final = 1e-9
 
 
-@dataclass(frozen=True)
-class _State:
-    """A point, its segments' common shifts [S], the likelihood's normal equations there, and the penalised loss [S]."""
+class _State(NamedTuple):
+    """A point's values [S, P + K], the likelihood's normal equations there, and the penalised loss [S].
 
-    point: Point
-    shift: Floats
+    pull: derivative of the prior's penalty, [S, P + K]. A common shift of the intercepts stands at its best for them.
+    """
+
+    values: Floats
     normal: Normal
-    value: Floats
+    pull: Floats
+    loss: Floats
 
     @staticmethod
-    def at(cells: Cells, prior: Prior, point: Point, shift: Floats) -> _State:
+    def at(cells: Cells, prior: Prior, values: Floats) -> _State:
+        point = _point(values, cells)
         normal = normal_equations(cells, point)
-        value = normal.loss + 0.5 * (prior.slope_precision * (point.slopes - prior.slopes) ** 2).sum(axis=1)
-        away = point.intercepts - prior.intercepts
+        away = values - prior.mean
+        pull = prior.precision * away
         if prior.shift is not None:
-            away -= shift[:, None]
-            value += 0.5 * prior.shift * shift**2
-        value += 0.5 * (prior.intercept_precision * away**2).sum(axis=1)
+            own, felt = (table[:, point.slopes.shape[1] :] for table in (prior.precision, pull))
+            shift = felt.sum(axis=1) / (own.sum(axis=1) + prior.shift)
+            felt -= own * shift[:, None]
+        penalty = np.vecdot(pull, away)
         if prior.smoothness:
-            value += 0.5 * prior.smoothness * (np.diff(point.slopes, axis=1) ** 2).sum(axis=1)
-        return _State(point, shift, normal, value)
+            bend = point.slopes @ _second_difference(point.slopes.shape[1])
+            bend *= prior.smoothness
+            penalty += np.vecdot(bend, point.slopes)
+            pull[:, : bend.shape[1]] += bend
+        return _State(values, normal, pull, normal.loss + 0.5 * penalty)
 
-    def moved(self, step: tuple[Floats, Floats, Floats], scale: Floats) -> tuple[Point, Floats]:
-        """Point and shift after `scale` [S] times a step of (slopes, shift, intercepts), within the bounds."""
-        slopes, shift, intercepts = step
-        point = Point(
-            (self.point.slopes + scale[:, None] * slopes).clip(0.0, MAX_SLOPE),
-            (self.point.intercepts + scale[:, None] * intercepts).clip(-MAX_INTERCEPT, MAX_INTERCEPT),
-        )
-        return point, self.shift + scale * shift
+
+def _point(values: Floats, cells: Cells) -> Point:
+    pieces = cells.member.shape[1]
+    return Point(values[:, :pieces], values[:, pieces:])
 
 
 def fit(cells: Cells, prior: Prior, start: Point) -> Point:
@@ -249,82 +313,67 @@ def fit(cells: Cells, prior: Prior, start: Point) -> Point:
 
 def solve(cells: Cells, prior: Prior, start: Point) -> tuple[Point, Normal]:
     """`fit`, and the normal equations of the last point they were taken at, one step of no consequence before."""
-    point = Point(
-        start.slopes.clip(0.0, MAX_SLOPE),
-        start.intercepts.clip(-MAX_INTERCEPT, MAX_INTERCEPT),
-    )
-    shift = np.zeros(len(point.slopes))
-    if prior.shift is not None:
-        pull = prior.intercept_precision * (point.intercepts - prior.intercepts)
-        shift = pull.sum(axis=1) / (prior.intercept_precision.sum(axis=1) + prior.shift)
-    state = _State.at(cells, prior, point, shift)
+    bounds = _bounds(start.slopes.shape[1], start.intercepts.shape[1])
+    state = _State.at(cells, prior, _within(start.values, bounds))
     for _ in range(MAX_STEPS):
-        step, gain = _newton_step(state, prior)
-        limit = TOLERANCE * (1.0 + state.value)
-        if not np.any(gain > limit):
+        step, gain = _newton_step(state, prior, bounds)
+        if not (gain > TOLERANCE * (1.0 + state.loss)).any():
             # A step this small is within Newton's quadratic range: taken without another pass over the bins.
-            return state.moved(step, np.ones(len(gain)))[0], state.normal
-        scale = np.ones(len(gain))
+            return _point(_within(state.values + step, bounds), cells), state.normal
+        scale = np.ones((len(gain), 1))
         for _ in range(MAX_HALVINGS):
-            trial = _State.at(cells, prior, *state.moved(step, scale))
+            trial = _State.at(cells, prior, _within(state.values + scale * step, bounds))
             # `not <=` rather than `>`: a NaN counts as worse.
-            worse = ~(trial.value <= state.value + 1e-9 * (1.0 + state.value))
+            worse = ~(trial.loss <= state.loss + 1e-9 * (1.0 + state.loss))[:, None]
             if not worse.any():
                 break
             scale = np.where(worse, scale * 0.5, scale)
         else:
             if worse.all():
                 break
-            trial = _State.at(cells, prior, *state.moved(step, np.where(worse, 0.0, scale)))
+            scale = np.where(worse, 0.0, scale)
+            trial = _State.at(cells, prior, _within(state.values + scale * step, bounds))
         state = trial
-    return state.point, state.normal
+    return _point(state.values, cells), state.normal
 
 
-def _newton_step(state: _State, prior: Prior) -> tuple[tuple[Floats, Floats, Floats], Floats]:
-    """Steps of (slopes [S, P], shift [S], intercepts [S, K]), and twice the loss they would take off, [S]."""
-    point, normal = state.point, state.normal
-    size = point.slopes.shape[1]
-    away = prior.intercept_precision * (point.intercepts - prior.intercepts - state.shift[:, None])
-    g = normal.slope_gradient - prior.slope_precision * (point.slopes - prior.slopes)
-    h = normal.intercept_gradient - away
-    a, b = normal.a.copy(), normal.b
-    diagonal = a.reshape(len(a), size * size)[:, :: size + 1]
-    diagonal += prior.slope_precision + _RIDGE
+def _within(values: Floats, bounds: Floats) -> Floats:
+    inside: Floats = np.minimum(np.maximum(values, bounds[0]), bounds[1])
+    return inside
+
+
+def _newton_step(state: _State, prior: Prior, bounds: Floats) -> tuple[Floats, Floats]:
+    """Step of slopes and intercepts [S, P + K], and twice the loss it would take off, [S]."""
+    normal, precision = state.normal, prior.precision + _RIDGE
+    groups, size = normal.slope_gradient.shape
+    g, h = normal.slope_gradient - state.pull[:, :size], normal.intercept_gradient - state.pull[:, size:]
+    a, b, shared = normal.a.copy(), normal.b, prior.precision[:, size:]
+    total = None if prior.shift is None else shared.sum(axis=1) + prior.shift
+    diagonal = a.reshape(groups, size * size)[:, :: size + 1]
+    diagonal += precision[:, :size]
     if prior.smoothness:
-        smooth = _second_difference(size) * prior.smoothness
-        g = g - point.slopes @ smooth
-        a += smooth
-    fixed_slope = _blocked(point.slopes, g, 0.0, MAX_SLOPE)
-    fixed_intercept = _blocked(point.intercepts, h, -MAX_INTERCEPT, MAX_INTERCEPT)
-    coupling = prior.intercept_precision
-    if fixed_slope.any() or fixed_intercept.any():
+        a += _second_difference(size) * prior.smoothness
+    if not ((bounds[0] < state.values) & (state.values < bounds[1])).all():
+        fixed_slope = _blocked(state.values[:, :size], g, bounds[:, :size])
+        fixed_intercept = _blocked(state.values[:, size:], h, bounds[:, size:])
         g, h = np.where(fixed_slope, 0.0, g), np.where(fixed_intercept, 0.0, h)
         b = np.where(fixed_slope[:, None, :] | fixed_intercept[:, :, None], 0.0, b)
-        a = np.where(fixed_slope[:, :, None] | fixed_slope[:, None, :], 0.0, a)
-        a.reshape(len(a), size * size)[:, :: size + 1] += fixed_slope
-        coupling = np.where(fixed_intercept, 0.0, coupling)
-    if prior.shift is not None:
-        # The shift is one more parameter that all positions share, tied to the intercepts by the prior alone.
-        wide = np.zeros((len(a), size + 1, size + 1))
-        wide[:, :size, :size] = a
-        wide[:, size, size] = prior.intercept_precision.sum(axis=1) + prior.shift
-        a, b = wide, np.concatenate((b, -coupling[:, :, None]), axis=2)
-        g = np.concatenate((g, (away.sum(axis=1) - prior.shift * state.shift)[:, None]), axis=1)
-    u, v = solve_arrowhead(a, b, normal.c + prior.intercept_precision + _RIDGE, g, h)
-    gain = (u * g).sum(axis=1) + (v * h).sum(axis=1)
-    moved_shift: Floats = u[:, size] if prior.shift is not None else np.zeros(len(u))
-    return (u[:, :size], moved_shift, v), gain
+        a[fixed_slope[:, :, None] | fixed_slope[:, None, :]] = 0.0
+        diagonal += fixed_slope
+        shared = np.where(fixed_intercept, 0.0, shared)
+    # The common shift, at its best for any intercepts, ties them: all of them move it by their precision.
+    tie = None if total is None else (shared, total)
+    u, v = solve_arrowhead(a, b, normal.c + precision[:, size:], g, h, tie=tie)
+    return np.concatenate((u, v), axis=1), np.vecdot(u, g) + np.vecdot(v, h)
 
 
-def _blocked(values: Floats, gradient: Floats, low: float, high: float) -> NDArray[np.bool_]:
+def _blocked(values: Floats, ascent: Floats, bounds: Floats) -> NDArray[np.bool_]:
     """Where a value stands at a bound and the ascent direction points out of the box."""
-    below, above = values <= low, values >= high
-    if not (below.any() or above.any()):
-        return below
-    blocked: NDArray[np.bool_] = (below & (gradient < 0)) | (above & (gradient > 0))
+    blocked: NDArray[np.bool_] = ((values <= bounds[0]) & (ascent < 0)) | ((values >= bounds[1]) & (ascent > 0))
     return blocked
 
 
+@lru_cache(maxsize=16)
 def _second_difference(size: int) -> Floats:
     """Matrix D'D of the differences of adjacent values, [size, size]."""
     d = np.diff(np.eye(size), axis=0)

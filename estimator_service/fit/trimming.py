@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from acceptd.bins import NUM_BINS
 from estimator_service.fit.histogram import Floats, Graded, Ints, Rows, histogram_of_codes, sums_by
-from estimator_service.fit.newton import Cells, Point, Prior, fit, normal_equations
+from estimator_service.fit.newton import HELD, Cells, Point, Prior, fit, normal_equations
 
 #: Deviation of the correction of an intercept, nats. Raising it believes fewer explored rows.
 _DEVIATION: Final = 0.5
@@ -90,12 +90,7 @@ class Unbiased:
         # Weighted rows count as Kish's effective number, (Σ w)² / Σ w².
         scale = np.divide(weight, self.squared, out=np.zeros_like(weight), where=self.squared > 0)
         sums = (self.sums * scale[None, :, None])[:, None]
-        prior = Prior(
-            line.slopes,
-            np.full((1, 1), 1e12),
-            line.intercepts,
-            np.full_like(line.intercepts, _DEVIATION**-2),
-        )
+        prior = Prior.about(line, slope=HELD, intercept=_DEVIATION**-2)
         cells = Cells.of(sums)
         fitted = fit(cells, prior, line)
         offsets = fitted.intercepts[0] - line.intercepts[0]

@@ -31,7 +31,7 @@ def regress(cells: newton.Cells) -> Regression:
     """The maximum-likelihood fit within the bounds of `fit.newton` (slopes 0 to MAX_SLOPE)."""
     groups, positions, _ = cells.n.shape
     start = newton.Point(np.full((groups, 1), 0.5), np.zeros((groups, positions)))
-    none = newton.Prior(start.slopes, np.zeros_like(start.slopes), start.intercepts, np.zeros_like(start.intercepts))
+    none = newton.Prior.about(start, slope=0.0, intercept=0.0)
     point = newton.fit(cells, none, start)
     normal = newton.normal_equations(cells, point)
     labelled = cells.n.sum(axis=2) > 0

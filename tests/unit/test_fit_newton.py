@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import statsmodels.api as sm
+from scipy import optimize
 
 from acceptd.bins import NUM_BINS
 from acceptd.limits import MAX_INTERCEPT, MAX_SLOPE
@@ -35,8 +36,8 @@ def binned(x, position, accepted, k=5, knots=()):
 
 
 def no_prior(k=5, pieces=1):
-    zeros = np.zeros((1, pieces)), np.zeros((1, k))
-    return Prior(zeros[0], zeros[0], zeros[1], zeros[1]), Point(np.full((1, pieces), 0.5), np.full((1, k), -0.2))
+    start = Point(np.full((1, pieces), 0.5), np.full((1, k), -0.2))
+    return Prior.about(start, slope=0.0, intercept=0.0), start
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -71,6 +72,56 @@ def test_arrowhead_equals_a_dense_solve():
     for i in range(s):
         dense = np.block([[a[i], b[i].T], [b[i], np.diag(c[i])]])
         assert np.concatenate((u[i], v[i])) == pytest.approx(np.linalg.solve(dense, np.concatenate((g[i], h[i]))))
+
+
+def test_tied_arrowhead_equals_a_dense_solve():
+    rng = np.random.default_rng(1)
+    s, k, p = 2, 5, 3
+    b = rng.normal(size=(s, k, p))
+    c, t = rng.uniform(5, 9, (s, k)), rng.uniform(1, 4, (s, k))
+    d = (t**2 / c).sum(axis=1) + 3.0
+    a = np.eye(p) * 40 + np.zeros((s, p, p))
+    g, h = rng.normal(size=(s, p)), rng.normal(size=(s, k))
+    u, v = solve_arrowhead(a, b, c, g, h, tie=(t, d))
+    for i in range(s):
+        tied = np.diag(c[i]) - np.outer(t[i], t[i]) / d[i]
+        dense = np.block([[a[i], b[i].T], [b[i], tied]])
+        assert np.concatenate((u[i], v[i])) == pytest.approx(np.linalg.solve(dense, np.concatenate((g[i], h[i]))))
+
+
+@pytest.mark.parametrize("knots", [(), (-1.0, 2.0)])
+def test_a_common_shift_and_smoothness_give_the_mode_of_the_joint_posterior(knots):
+    x, position, accepted = rows(5, n=400)
+    cells = binned(x, position, accepted, knots=knots)
+    pieces = 1 + len(knots)
+    centre = Point(np.full((1, pieces), 0.4), np.linspace(-0.5, 1.0, 5)[None])
+    slope, intercept, smoothness, shift = 30.0, 60.0, 11.0, 5.0
+    prior = Prior.about(centre, slope=slope, intercept=intercept, smoothness=smoothness, shift=shift)
+
+    def objective(values):
+        point, moved = Point(values[None, :pieces], values[None, pieces:-1]), values[-1]
+        bend = np.diff(values[:pieces])
+        return (
+            loss(cells, point)[0]
+            + 0.5 * slope * ((point.slopes - centre.slopes) ** 2).sum()
+            + 0.5 * intercept * ((point.intercepts - centre.intercepts - moved) ** 2).sum()
+            + 0.5 * shift * moved**2
+            + 0.5 * smoothness * (bend**2).sum()
+        )
+
+    start = np.concatenate((centre.values[0], [0.0]))
+    expected = optimize.minimize(objective, start, method="BFGS", options={"gtol": 1e-5}).x
+    found = fit(cells, prior, centre)
+    assert found.values[0] == pytest.approx(expected[:-1], abs=2e-5)
+
+
+def test_features_far_beyond_the_range_are_finite():
+    n = np.full((1, 1, 4), 3.0)
+    cells = Cells.straight(n, n / 3.0, np.array([[[-900.0, -1.0, 1.0, 900.0]]]))
+    point = Point(np.full((1, 1), MAX_SLOPE), np.zeros((1, 1)))
+    normal = normal_equations(cells, point)
+    assert all(np.isfinite(values).all() for values in normal)
+    assert np.isfinite(fit(cells, Prior.about(point, slope=0.0, intercept=0.0), point).values).all()
 
 
 def test_normal_equations_are_the_derivatives_of_the_loss():
@@ -114,9 +165,8 @@ def test_any_counts_give_a_finite_bounded_point_that_is_no_worse_than_the_start(
     accepted = np.floor(n * rng.choice([0.0, 0.5, 1.0], n.shape))
     centres = np.concatenate((np.full(40, -20.0), np.linspace(-9, 9, 48), np.full(40, 39.0)))
     cells = Cells.of(np.stack((n, accepted, n * centres)), (-1.0, 4.0))
-    zeros = np.zeros((2, 3))
     start = Point(np.full((2, 3), 0.5), np.full((2, 3), -0.2))
-    point = fit(cells, Prior(zeros, zeros, zeros, zeros), start)
+    point = fit(cells, Prior.about(start, slope=0.0, intercept=0.0), start)
     assert np.isfinite(point.slopes).all()
     assert np.isfinite(point.intercepts).all()
     assert (point.slopes >= 0).all()

@@ -28,18 +28,13 @@ class SlopePerPosition:
     """
 
     def __init__(self, num_positions: int, settings: FitSettings) -> None:
-        shape = (num_positions, 1)
         self._settings = settings
         self._long = np.zeros((3, num_positions, 1, NUM_BINS))
         self._recent = np.zeros_like(self._long)
-        self._prior = Prior(
-            np.full(shape, PRIOR_SLOPE),
-            np.full(shape, settings.slope_deviation**-2),
-            np.full(shape, PRIOR_INTERCEPT),
-            np.full(shape, settings.intercept_deviation**-2),
-        )
+        start = Point(np.full((num_positions, 1), PRIOR_SLOPE), np.full((num_positions, 1), PRIOR_INTERCEPT))
+        self._prior = Prior.about(start, slope=settings.slope_deviation**-2, intercept=settings.intercept_deviation**-2)
         self._rounds = 0
-        self._base = self._point = Point(self._prior.slopes, self._prior.intercepts)
+        self._base = self._point = start
 
     def predict(self, blocks: Blocks) -> NDArray[np.float64]:
         """float64[B, K]; NaN where x was not recorded."""
