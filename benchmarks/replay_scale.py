@@ -30,7 +30,7 @@ TEMPERATURES = [0.0, 0.3, 0.7, 1.0]
 CHUNK = 65_536
 LIMIT_SECONDS, LIMIT_GIGABYTES = 60.0, 1.0
 
-ENTRY = "import sys; from estimator_service.cli.entry import main; sys.exit(main())"
+ENTRY = "from estimator_service.cli.entry import main; main()"
 
 
 def write(path: Path, observations: int) -> int:

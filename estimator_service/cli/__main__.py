@@ -2,4 +2,4 @@
 
 from estimator_service.cli.entry import main
 
-raise SystemExit(main())
+main()

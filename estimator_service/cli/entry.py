@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import NoReturn
 
 
-def main() -> int:
-    """Runs the command line: 0 on success, 1 on failure, 2 on misuse."""
+def main() -> NoReturn:
+    """Runs the command line and ends the process: status 0 on success, 1 on failure, 2 on misuse."""
     try:
         from estimator_service.cli.app import run  # noqa: PLC0415  (imported where its absence can be reported)
     except ModuleNotFoundError as error:
@@ -16,5 +18,26 @@ def main() -> int:
         sys.stderr.write(
             f'error: {missing} is not installed; the acceptd command needs: pip install "acceptd[service]"\n'
         )
-        return 1
-    return run()
+        _leave(1)
+    _leave(run())
+
+
+def _leave(status: int) -> NoReturn:
+    """Ends the process without the destructors of native libraries.
+
+    gRPC and Arrow have threads of their own, which may still run while the destructors take away what they use; such a
+    crash (apache/arrow#38352, #39862) would turn a command that did its work into a failure. A command has closed
+    everything it opened when it returns, and what it printed is written here.
+    """
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has enough, as `head` does.
+        status = status or 1
+    except OSError as error:
+        sys.stderr.write(f"error: standard output cannot be written: {error}\n")
+        status = status or 1
+    try:
+        sys.stderr.flush()
+    finally:
+        os._exit(status)

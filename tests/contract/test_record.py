@@ -15,7 +15,7 @@ from acceptd.codec import Observations
 from estimator_service.lab.record import ROW_GROUP
 from estimator_service.lab.trace import Trace
 
-ENTRY = "import sys; from estimator_service.cli.entry import main; sys.exit(main())"
+ENTRY = "from estimator_service.cli.entry import main; main()"
 
 
 async def recording(address, *arguments):

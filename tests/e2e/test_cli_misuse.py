@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -70,8 +72,37 @@ def test_every_command_explains_itself_with_an_example() -> None:
 
 
 def test_a_missing_extra_is_one_line() -> None:
-    hide = "import sys; sys.modules['typer'] = None; from estimator_service.cli.entry import main; sys.exit(main())"
+    hide = "import sys; sys.modules['typer'] = None; from estimator_service.cli.entry import main; main()"
     done = subprocess.run([sys.executable, "-c", hide], check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == 'error: typer is not installed; the acceptd command needs: pip install "acceptd[service]"\n'
+
+
+def test_a_crash_of_native_code_at_the_end_of_the_process_does_not_become_the_command_s() -> None:
+    # A destructor that aborts, registered as those of C++ libraries are.
+    crash = "import ctypes; libc = ctypes.CDLL(None); libc.__cxa_atexit(libc.abort, None, None)"
+    assert subprocess.run([sys.executable, "-c", crash], check=False, timeout=60).returncode == -signal.SIGABRT
+    command = [sys.executable, "-c", f"{crash}; from estimator_service.cli.entry import main; main()", "version"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == acceptd("version").out
+
+
+def test_output_that_cannot_be_written_is_one_line_and_a_failure() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "estimator_service.cli", "version", "--json"]
+        done = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "No space left on device" in line
+
+
+def test_a_reader_that_has_enough_ends_a_command_quietly() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "estimator_service.cli", "version"]
+    done = subprocess.run(command, check=False, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
