@@ -103,28 +103,37 @@ class Point:
 class Prior(NamedTuple):
     """Normal priors. mean: float64[S, P + K], slopes first; precision: 1/variance, of the same shape.
 
-    smoothness: precision of the difference of adjacent piece slopes. shift: of a shift δ that all intercepts of a
-    segment share, β_k ~ N(mean_k + δ, 1/precision_k), δ ~ N(0, 1/shift); None for no such shift.
+    smoothness: precision of the difference of adjacent piece slopes. tie: where all intercepts of a segment share a
+    shift δ, β_k ~ N(mean_k + δ, 1/precision_k), its precision given them, [S]; None for no such shift.
     """
 
     mean: Floats
     precision: Floats
     smoothness: float = 0.0
-    shift: float | None = None
+    tie: Floats | None = None
 
     @staticmethod
     def about(
         point: Point, *, slope: float, intercept: float, smoothness: float = 0.0, shift: float | None = None
     ) -> Prior:
-        """About a point, with one precision for all slopes and one for all intercepts."""
-        precision = _precision(*point.slopes.shape, point.intercepts.shape[1], slope, intercept)
-        return Prior(point.values, precision, smoothness, shift)
+        """About a point, with one precision for all slopes and one for all intercepts; shift: δ ~ N(0, 1/shift)."""
+        groups, positions = point.intercepts.shape
+        precision = _precision(groups, point.slopes.shape[1], positions, slope, intercept)
+        tie = None if shift is None else _constant(groups, positions * intercept + shift)
+        return Prior(point.values, precision, smoothness, tie)
 
 
 @lru_cache(maxsize=128)
 def _precision(groups: int, pieces: int, positions: int, slope: float, intercept: float) -> Floats:
     row = np.repeat((slope, intercept), (pieces, positions))
     table: Floats = np.tile(row, (groups, 1))
+    table.flags.writeable = False
+    return table
+
+
+@lru_cache(maxsize=128)
+def _constant(size: int, value: float) -> Floats:
+    table: Floats = np.full(size, value)
     table.flags.writeable = False
     return table
 
@@ -196,9 +205,11 @@ def normal_equations(cells: Cells, point: Point) -> Normal:
     total = _losses(cells, eta, odds)
     weight_x = weight * cells.x
     if len(cells.knots) == 0:
+        flat = len(cells.x), -1
+        x = cells.x.reshape(flat)
+        a = np.vecdot(weight_x.reshape(flat), x)[:, None, None]
         b = np.vecdot(weight, cells.x)[:, :, None]
-        a = np.vecdot(weight_x, cells.x).sum(axis=1)[:, None, None]
-        g = np.vecdot(residual, cells.x).sum(axis=1)[:, None]
+        g = np.vecdot(residual.reshape(flat), x)[:, None]
         return Normal(a, b, weight.sum(axis=2), g, residual.sum(axis=2), total)
     w0, w1, w2 = (_sums(values, cells) for values in (weight, weight_x, weight_x * cells.x))
     r0, r1 = (_sums(values, cells) for values in (residual, residual * cells.x))
@@ -285,10 +296,11 @@ class _State(NamedTuple):
         normal = normal_equations(cells, point)
         away = values - prior.mean
         pull = prior.precision * away
-        if prior.shift is not None:
-            own, felt = (table[:, point.slopes.shape[1] :] for table in (prior.precision, pull))
-            shift = felt.sum(axis=1) / (own.sum(axis=1) + prior.shift)
-            felt -= own * shift[:, None]
+        if prior.tie is not None:
+            size = point.slopes.shape[1]
+            felt = pull[:, size:]
+            shift = felt.sum(axis=1) / prior.tie
+            felt -= prior.precision[:, size:] * shift[:, None]
         penalty = np.vecdot(pull, away)
         if prior.smoothness:
             bend = point.slopes @ _second_difference(point.slopes.shape[1])
@@ -348,7 +360,6 @@ def _newton_step(state: _State, prior: Prior, bounds: Floats) -> tuple[Floats, F
     groups, size = normal.slope_gradient.shape
     g, h = normal.slope_gradient - state.pull[:, :size], normal.intercept_gradient - state.pull[:, size:]
     a, b, shared = normal.a.copy(), normal.b, prior.precision[:, size:]
-    total = None if prior.shift is None else shared.sum(axis=1) + prior.shift
     diagonal = a.reshape(groups, size * size)[:, :: size + 1]
     diagonal += precision[:, :size]
     if prior.smoothness:
@@ -362,7 +373,7 @@ def _newton_step(state: _State, prior: Prior, bounds: Floats) -> tuple[Floats, F
         diagonal += fixed_slope
         shared = np.where(fixed_intercept, 0.0, shared)
     # The common shift, at its best for any intercepts, ties them: all of them move it by their precision.
-    tie = None if total is None else (shared, total)
+    tie = None if prior.tie is None else (shared, prior.tie)
     u, v = solve_arrowhead(a, b, normal.c + precision[:, size:], g, h, tie=tie)
     return np.concatenate((u, v), axis=1), np.vecdot(u, g) + np.vecdot(v, h)
 
