@@ -189,7 +189,7 @@ class Learned:
         return taken
 
     def _clear(self) -> None:
-        self._columns: tuple[array[Any], ...] = array("q"), array("q"), array("d")
+        self._columns: tuple[array[Any], ...] = array("Q"), array("Q"), array("d")
 
 
 def _publish(server: Server) -> float:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,8 +93,8 @@ def choose(
     # cannot be chosen gets 1 and ends up last.
     survival = confidences.T.astype(np.float64, order="C")
     np.negative(survival[0], out=survival[0])
-    for k in range(1, num_positions):
-        np.multiply(survival[k], survival[k - 1], out=survival[k])
+    for before, here in pairwise(survival):
+        np.multiply(here, before, out=here)
     total = int(scheduled.sum())
     base = 0
     gain = float(sampling_requests)
@@ -101,7 +102,7 @@ def choose(
         np.putmask(survival, np.arange(num_positions)[:, None] >= scheduled, 1.0)
     taken = _NOTHING
     if explored is not None:
-        rows = list(explored.rows)
+        rows = np.array(explored.rows)
         taken = survival[: explored.depth, rows]
         survival[: explored.depth, rows] = 1.0
         base = taken.size

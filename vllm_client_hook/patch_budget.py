@@ -157,11 +157,12 @@ class Assignment:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
     """One step's requests. drafts: scheduled draft tokens by request; the same as int32[R], beside the tokens that are
-    no drafts, the request-state slots, and the confidences that decide, float32[R, K]."""
+    no drafts and their sum, the request-state slots, and the confidences that decide, float32[R, K]."""
 
     drafts: dict[str, int]
     scheduled: NDArray[np.int32]
     context: NDArray[np.int32]
+    context_tokens: int
     slots: NDArray[np.intp]
     confidences: NDArray[np.float32]
 
@@ -282,14 +283,20 @@ class VerificationBudget:
         count = len(num_tokens_per_req)
         tokens = np.fromiter(num_tokens_per_req.values(), np.int32, count)
         # Maps, not a comprehension: with hundreds of requests it is the costliest line of a decision.
-        lengths = map(len, map(draft_tokens.get, num_tokens_per_req, repeat(())))
-        drafts = dict(zip(num_tokens_per_req, lengths, strict=True))
-        scheduled = np.fromiter(drafts.values(), np.int32, count)
+        lengths = list(map(len, map(draft_tokens.get, num_tokens_per_req, repeat(()))))
+        if count and lengths.count(lengths[0]) == count:  # as in nearly every step
+            drafts = dict.fromkeys(num_tokens_per_req, lengths[0])
+            scheduled = np.full(count, lengths[0], np.int32)
+        else:
+            drafts = dict(zip(num_tokens_per_req, lengths, strict=True))
+            scheduled = np.array(lengths, np.int32)
+        context = tokens - scheduled
         slots = np.fromiter(map(states.req_id_to_index.__getitem__, num_tokens_per_req), np.intp, count)
         return _Batch(
             drafts,
             scheduled,
-            tokens - scheduled,
+            context,
+            int(context.sum()),
             slots,
             manager._stale_confidences[manager._stale_idx].np.take(slots, axis=0),
         )
@@ -303,24 +310,23 @@ class VerificationBudget:
         states = self._manager.req_states
         computed = states.num_computed_tokens_np.take(batch.slots) + batch.context
         samples = computed >= states.prefill_len.np.take(batch.slots)
-        return {"context_tokens": int(batch.context.sum()), "sampling_requests": int(np.count_nonzero(samples))}
+        return {"context_tokens": batch.context_tokens, "sampling_requests": int(np.count_nonzero(samples))}
 
     def _impose(self, batch: _Batch, decision: Decision) -> int:
         """Tokens of the step. Sets what the split and vLLM's layout read; only the very last of it counts anything."""
-        context_tokens = int(batch.context.sum())
         self._estimator.untrimmed = decision.drafts == decision.scheduled
         self._forces = decision.explored is not None and not self._estimator.untrimmed
-        if context_tokens == len(batch.drafts) and batch.context.max() == 1:
+        if batch.context_tokens == len(batch.drafts) and (batch.context == 1).all():
             context = dict.fromkeys(batch.drafts, 1)  # decodes alone
         else:
             context = dict(zip(batch.drafts, batch.context.tolist(), strict=True))
         self._manager._batch_budget = (batch.drafts, context, decision.drafts)
         if decision.explored is not None and self._forces:
             self._explore(decision.explored, batch.slots)
-        return context_tokens + decision.drafts
+        return batch.context_tokens + decision.drafts
 
     def _explore(self, explored: Explored, slots: NDArray[np.intp]) -> None:
-        where = slots[list(explored.rows)].tolist()
+        where = slots[list(explored.rows)]
         self._estimator.slots.write_explored(where, explored.depth, explored.propensity)
         for k in range(explored.depth):
             self._explored[k] += len(where)

@@ -10,7 +10,7 @@ import torch
 from vllm_client_hook.rows import record_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -55,6 +55,7 @@ class Slots:
         self.propensity = column(torch.float32)
         self._host_flags = torch.zeros(rows, dtype=torch.uint8)
         self._admitted: dict[int, int] = {}
+        self._pins = torch.device(device).type == "cuda"
 
     def admit(self, slot: int, flags: int) -> None:
         """Another request takes `slot`. Takes effect at the next `write_admissions`; bounded by R."""
@@ -66,23 +67,22 @@ class Slots:
             return
         slots, flags = list(self._admitted), list(self._admitted.values())
         self._admitted.clear()
-        pinned = torch.device(self.device).type == "cuda"
-        both = torch.tensor([slots, flags], dtype=torch.int64, pin_memory=pinned).to(self.device, non_blocking=True)
+        both = torch.tensor([slots, flags], dtype=torch.int64, pin_memory=self._pins).to(self.device, non_blocking=True)
         self._host_flags[slots] = torch.tensor(flags, dtype=torch.uint8)
         self.flags.index_copy_(0, both[0], both[1].to(torch.uint8))
         self.valid.index_fill_(0, both[0], NOT_PREDICTED)
         self.explored.index_fill_(0, both[0], 0)
 
-    def write_explored(self, slots: Sequence[int], depth: int, propensity: float) -> None:
+    def write_explored(self, slots: NDArray[np.int64], depth: int, propensity: float) -> None:
         """Depth that exploration admits in this step in some slots, and with what propensity; does not wait."""
-        where = self.upload(np.array(slots, np.int64))
+        where = self.upload(slots)
         self.explored.index_fill_(0, where, depth)
         self.propensity.index_fill_(0, where, propensity)
 
     def upload(self, values: NDArray[np.int64]) -> Any:
         """The same on the device; does not wait."""
         tensor = torch.from_numpy(values)
-        if torch.device(self.device).type == "cuda":
+        if self._pins:
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)
 

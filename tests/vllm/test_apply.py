@@ -4,6 +4,7 @@ import math
 import random
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from fakes import DelayedStreams, FakeUplink, ThreadRanks, line, on_each_rank
@@ -207,7 +208,7 @@ def test_a_rank_whose_grading_fails_still_joins_and_decides_like_the_others():
         run_alone(None, worker=worker)
         # A request of another segment takes a slot, and exploration marks one.
         worker.estimator.admit(2, SimpleNamespace(top_k=3))
-        worker.estimator.slots.write_explored([0], 2, 0.5)
+        worker.estimator.slots.write_explored(np.array([0]), 2, 0.5)
         run_alone(None, 2, worker)
         slots = worker.estimator.slots
         seen = (worker.confidence.tolist(), slots.flags.tolist(), slots.explored.tolist())

@@ -205,8 +205,8 @@ def test_the_bonus_token_is_no_draft(backend):
 def test_exploration_marks_its_depth_once_and_untrimmed_steps_all_of_it(backend):
     engine = Engine(backend)
     engine.draft([0, 1, 2])
-    engine.slots.write_explored([1], 2, 0.25)
-    engine.slots.write_explored([2], 3, 0.5)
+    engine.slots.write_explored(np.array([1]), 2, 0.25)
+    engine.slots.write_explored(np.array([2]), 3, 0.5)
     engine.verdict([0, 1, 2], accepted=[0, 1, 0], admitted=[1, 3, 1])
     assert engine.rows.explored.tolist() == [0, 2, 1]
     assert engine.rows.propensities.tolist() == [0, 0.25, 0.5]
