@@ -22,6 +22,7 @@ from acceptd.v1.estimator_pb2 import BatchResult, ObservationBatch, UpdateStatus
 from benchmarks.bare import Bare
 from estimator_service.config import load_settings
 from estimator_service.heap import shorten_collections
+from estimator_service.polling import read_in_place
 from estimator_service.server import Server
 from estimator_service.session import Session
 
@@ -72,6 +73,7 @@ class Service:
 @contextmanager
 def service(core: int | None, **settings: Any) -> Iterator[Service]:
     """A service pinned to `core` (None: to none), without a store, beside a bare gRPC server in its process."""
+    read_in_place()
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_main, args=(theirs, core, settings), daemon=True)

@@ -6,9 +6,12 @@ import os
 import sys
 from typing import NoReturn
 
+from estimator_service.polling import read_in_place
+
 
 def main() -> NoReturn:
     """Runs the command line and ends the process: status 0 on success, 1 on failure, 2 on misuse."""
+    read_in_place()
     try:
         from estimator_service.cli.app import run  # noqa: PLC0415  (imported where its absence can be reported)
     except ModuleNotFoundError as error:
