@@ -9,7 +9,7 @@ are re-centred, is a fault: labels inverted, features scaled. Such a worker is q
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 import numpy as np
@@ -100,8 +100,27 @@ def recalibrate(
 ) -> Recalibration:
     """Fits of W workers on N observations. score: float64[N], log-odds by the coefficients of all; shape: (W, K).
 
-    worker, position, accepted (0 or 1): int64[N].
+    worker, position, accepted (0 or 1): int64[N]. Those with too few observations to be judged have 0 for all but n.
     """
+    workers, k = shape
+    total = sums_by(worker, None, workers)
+    heard = total >= _MIN_OBSERVATIONS
+    if heard.all():
+        return _recalibrate(worker, position, score, accepted, shape=shape)
+    own = heard[worker]
+    place = np.cumsum(heard) - 1
+    found = _recalibrate(
+        place[worker[own]], position[own], score[own], accepted[own], shape=(int(np.count_nonzero(heard)), k)
+    )
+    columns = {item.name: np.zeros(workers) for item in fields(found)}
+    for name, values in columns.items():
+        values[heard] = getattr(found, name)
+    return Recalibration(**{**columns, "n": total})
+
+
+def _recalibrate(
+    worker: Ints, position: Ints, score: Floats, accepted: Ints, *, shape: tuple[int, int]
+) -> Recalibration:
     workers, k = shape
     step = _SCORE_BINS / (2 * _SCORE_RANGE)
     index = ((score + _SCORE_RANGE) * step).clip(0, _SCORE_BINS - 1).astype(np.int64)
