@@ -62,7 +62,7 @@ class Control:
 
     async def pin(self, pair: Pair, version: Version, by: By) -> Done:
         """Puts the coefficients of a published version in force, and keeps them. Raises UnknownVersion."""
-        found = await self._fleet.ledger.version(pair, version)
+        found = await self._fleet.archive.version(pair, version)
         if found is None:
             raise UnknownVersion(
                 f"version {version} of {pair.id} is not in its history; `acceptd history` lists what is"
@@ -72,7 +72,7 @@ class Control:
     async def rollback(self, pair: Pair, by: By) -> Done:
         """Pins the version before the one whose coefficients are in force. Raises NotPossible if there is none."""
         now = pair.publication.source
-        for publication in await self._fleet.ledger.history(pair, MAX_RECENT):
+        for publication in await self._fleet.archive.history(pair, MAX_RECENT):
             if publication.origin is None and publication.version < now:
                 return await self._pin(pair, publication, "rollback", by)
         raise NotPossible(f"{pair.id} has no version before {now} among its latest {MAX_RECENT}")

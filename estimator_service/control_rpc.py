@@ -86,10 +86,10 @@ class ControlMethods(inspect_pb2_grpc.InspectServicer):
         if request.limit > _MAX_AUDIT:
             message = f"limit is {request.limit}; accepted: 0 to {_MAX_AUDIT}"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
-        records = await self._fleet.ledger.audit(request.pair, request.limit or _DEFAULT_AUDIT)
+        records = await self._fleet.archive.audit(request.pair, request.limit or _DEFAULT_AUDIT)
         if request.pair and not records:
             pair = await self._find(request.pair, context)
-            records = await self._fleet.ledger.audit(pair.id, request.limit or _DEFAULT_AUDIT)
+            records = await self._fleet.archive.audit(pair.id, request.limit or _DEFAULT_AUDIT)
         entries = [
             inspect_pb2.AuditEntry(
                 at_seconds=record.at,

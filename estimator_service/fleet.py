@@ -18,6 +18,7 @@ from estimator_service.pair import Pair
 from estimator_service.publication import Publication
 from estimator_service.rate import Rates
 from estimator_service.session import Session
+from estimator_service.storage.archive import Archive
 from estimator_service.tap import Taps
 from estimator_service.worker import Roster, WorkerKey
 
@@ -51,6 +52,7 @@ class Fleet:
         self.settings = settings
         self.clock = clock
         self.ledger = ledger
+        self.archive = Archive(ledger, clock)
         self.metrics = metrics
         self.epoch = ledger.epoch
         self.board: Board[Publication] = Board(lambda call: asyncio.get_running_loop().call_soon(call))

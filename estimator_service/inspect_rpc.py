@@ -104,7 +104,7 @@ class InspectServicer(ControlMethods):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
         limit = min(request.limit or _DEFAULT_HISTORY, _HISTORY_PAGE)
         before = decode_version(request.before) if request.HasField("before") else None
-        publications = await self._fleet.ledger.history(pair, limit, before)
+        publications = await self._fleet.archive.history(pair, limit, before)
         return inspect_pb2.GetHistoryResponse(entries=[history_entry(publication) for publication in publications])
 
     async def ListWorkers(

@@ -15,21 +15,17 @@ batches meanwhile.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import sqlite3
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
-from acceptd.types import Version
-from estimator_service.publication import Publication
 from estimator_service.storage.account import Account, history_record, pair_record
 from estimator_service.storage.records import (
     AuditRecord,
     EpochRecord,
     ForgetRecord,
-    HistoryRecord,
     JournalRecord,
     Record,
 )
@@ -37,7 +33,7 @@ from estimator_service.storage.recovery import last_good_path
 from estimator_service.worker import Roster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from acceptd.v1 import estimator_pb2
@@ -45,6 +41,7 @@ if TYPE_CHECKING:
     from estimator_service.clock import Clock
     from estimator_service.config import Settings
     from estimator_service.pair import Decision, Pair
+    from estimator_service.publication import Publication
     from estimator_service.storage.store import Store
     from estimator_service.storage.writer import StoreWriter
     from estimator_service.worker import Worker
@@ -101,6 +98,16 @@ class Ledger:
     def postpone(self) -> str | None:
         """Why no batch may be applied now: strict mode, and the store cannot commit."""
         return self.trouble if self._strict else None
+
+    @property
+    def readable(self) -> StoreWriter | None:
+        """Through whom the store can be read now; None if it cannot."""
+        return self._writer if self.trouble is None else None
+
+    @property
+    def audits(self) -> Collection[AuditRecord]:
+        """What operators did that is not known to be committed, oldest first."""
+        return self._audits
 
     @property
     def awaited(self) -> int:
@@ -193,70 +200,6 @@ class Ledger:
         mine = self.ticket
         while self.committed < mine and self.trouble is None:
             await self._progress.wait()
-
-    async def history(self, pair: Pair, limit: int, before: Version | None = None) -> list[Publication]:
-        """Publications of a pair, newest first, at most `limit`, that sort before `before` (None: from the newest on).
-
-        From the store, or what memory has of them.
-        """
-        found = {item.version: item for item in pair.recent() if before is None or item.version < before}
-        if len(found) < limit and self._writer is not None and self.trouble is None:
-            with contextlib.suppress(sqlite3.Error, OverflowError):
-                # Read and parsed in the writer's thread: the loop answers workers meanwhile. What was published since
-                # the latest commit is in memory only.
-                found |= await asyncio.wrap_future(
-                    self._writer.call(lambda store: self._read(store.history(pair.id, limit, before), found))
-                )
-        return [found[version] for version in sorted(found, reverse=True)][:limit]
-
-    def _read(self, records: Iterable[HistoryRecord], known: Container[Version]) -> dict[Version, Publication]:
-        """Records as publications, without those that are known."""
-        versions = ((Version(record.epoch, record.counter), record) for record in records)
-        return {version: self._publication(record) for version, record in versions if version not in known}
-
-    async def course(self, pair: Pair, points: int) -> list[Publication]:
-        """All of a pair's history thinned to at most `points` publications, oldest first, the newest among them."""
-        found = {item.version: item for item in pair.recent()}
-        if self._writer is not None and self.trouble is None:
-            with contextlib.suppress(sqlite3.Error):
-                # Read and parsed in the writer's thread: the loop answers workers meanwhile.
-                stored = await asyncio.wrap_future(
-                    self._writer.call(lambda store: [self._publication(item) for item in store.course(pair.id, points)])
-                )
-                last = max((item.version for item in stored), default=None)
-                newer = [item for item in found.values() if last is None or item.version > last]
-                found = {item.version: item for item in (*stored, *newer)}
-        newest_first = sorted(found, reverse=True)
-        return [found[version] for version in reversed(newest_first[:: max(1, -(-len(newest_first) // points))])]
-
-    def _publication(self, record: HistoryRecord) -> Publication:
-        return Publication.from_json(json.loads(record.body), published=self._clock.monotonic())
-
-    async def version(self, pair: Pair, version: Version) -> Publication | None:
-        """One publication of a pair, None if it is no longer kept."""
-        for publication in pair.recent():
-            if publication.version == version:
-                return publication
-        if self._writer is None or self.trouble is not None:
-            return None
-        try:
-            record = await asyncio.wrap_future(
-                self._writer.call(lambda store: store.version(pair.id, version.epoch, version.counter))
-            )
-        except (sqlite3.Error, OverflowError):
-            return None
-        if record is None:
-            return None
-        return Publication.from_json(json.loads(record.body), published=self._clock.monotonic())
-
-    async def audit(self, pair: str, limit: int) -> list[AuditRecord]:
-        """What operators did to the pair with this id ("": to any), newest first, at most `limit`."""
-        found = {record.ticket: record for record in self._audits if pair in {"", record.pair}}
-        if self._writer is not None and self.trouble is None:
-            with contextlib.suppress(sqlite3.Error):
-                records = await asyncio.wrap_future(self._writer.call(lambda store: store.audit(pair, limit)))
-                found |= {record.ticket: record for record in records}
-        return [found[ticket] for ticket in sorted(found, reverse=True)][:limit]
 
     async def acted(self, pair: Pair, act: Act, publication: Publication | None) -> str:
         """Writes an operator's action and its effect in one transaction. Returns what keeps it from that, or "".

@@ -72,7 +72,7 @@ class StatusPage:
             return _answer(404, {"error": "no such pair; accepted: the id of one in /api/state"})
         if answer := self._recall("history", wanted, _HISTORY_SECONDS):
             return answer
-        course = await self._fleet.ledger.course(pair, MAX_POINTS)
+        course = await self._fleet.archive.course(pair, MAX_POINTS)
         points = [_point(jsonable.history_entry(history_entry(item))) for item in course]
         return self._keep("history", wanted, _answer(200, {"pair": pair.id, "points": points}))
 

@@ -152,7 +152,7 @@ async def test_after_a_day_file_and_memory_are_what_they_were_after_an_hour(tmp_
         state = day.pair
         assert state.counters.blocks == blocks
         assert state.refits_done >= 24 * 25
-        assert len(await server.fleet.ledger.history(state, 10_000)) <= 356
+        assert len(await server.fleet.archive.history(state, 10_000)) <= 356
         # A heartbeat to each of four workers at every step: the clock makes each of them due.
         assert day.heartbeats >= 3 * day.steps
     finally:

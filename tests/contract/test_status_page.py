@@ -126,7 +126,7 @@ async def test_the_history_covers_what_the_store_has_over_restarts(start, connec
     await worker.greet()
     for i in range(1, 4):
         await worker.batch(i, rows(60, i))
-    before = [item.version for item in await server.fleet.ledger.course(server.fleet.pairs[KEY.id], MAX_POINTS)]
+    before = [item.version for item in await server.fleet.archive.course(server.fleet.pairs[KEY.id], MAX_POINTS)]
     await server.stop()
     server = await start(**flags)
     worker = RawWorker(connect(server.address))
