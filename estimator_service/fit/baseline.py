@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from acceptd.bins import EDGES
 from acceptd.limits import PRIOR_INTERCEPT, PRIOR_SLOPE
-from estimator_service.fit.newton import Cells, Point, Prior, fit, linear_predictor
+from estimator_service.fit.likelihood import Cells, Point, linear_predictor
+from estimator_service.fit.newton import Prior, fit
 
 Floats = NDArray[np.float64]
 

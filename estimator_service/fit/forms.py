@@ -16,7 +16,7 @@ from acceptd.segments import NUM_SEGMENTS
 from acceptd.types import Coefficients, Version
 from estimator_service.fit.hierarchy import RECENT, SEGMENT, Shrinkage, fit_groups, fit_line, fit_link, solve_groups
 from estimator_service.fit.histogram import Floats
-from estimator_service.fit.newton import Cells, Point, information_matrix
+from estimator_service.fit.likelihood import Cells, Point, information_matrix
 from estimator_service.fit.predict import segment_coefficients
 from estimator_service.fit.settings import FitSettings
 

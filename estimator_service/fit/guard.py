@@ -14,7 +14,7 @@ from acceptd.errors import WireError
 from acceptd.limits import MAX_INTERCEPT
 from acceptd.types import Coefficients
 from estimator_service.fit.histogram import Floats
-from estimator_service.fit.newton import Point
+from estimator_service.fit.likelihood import Point
 from estimator_service.fit.predict import Predictor
 
 #: Observations below which a round is not compared with its own rate: that rate is then fitted noise.

@@ -18,7 +18,8 @@ from typing import Final
 import numpy as np
 
 from acceptd.limits import PRIOR_INTERCEPT, PRIOR_SLOPE
-from estimator_service.fit.newton import HELD, Cells, Floats, Normal, Point, Prior, fit, information_matrix, solve
+from estimator_service.fit.likelihood import Cells, Floats, Normal, Point, information_matrix
+from estimator_service.fit.newton import HELD, Prior, fit, solve
 from estimator_service.fit.settings import FitSettings
 
 #: Deviation of a link piece's slope from the line's, and of adjacent pieces from each other. Raising them lets the

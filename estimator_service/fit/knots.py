@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from acceptd.bins import EDGES
-from estimator_service.fit.newton import Floats
+from estimator_service.fit.likelihood import Floats
 
 #: Knots of the link. Six give seven pieces of equal traffic; more follow noise, fewer miss the bend that lies between
 #: rows of no and of some confidence. At most acceptd.limits.MAX_KNOTS.

@@ -11,7 +11,7 @@ from estimator_service.fit.forms import LINE, Points, to_coefficients
 from estimator_service.fit.guard import MIN_COMPARED, Sample, first_adequate
 from estimator_service.fit.hierarchy import RECENT, fit_line, line_precision
 from estimator_service.fit.histogram import Floats
-from estimator_service.fit.newton import Cells, Point
+from estimator_service.fit.likelihood import Cells, Point
 from estimator_service.fit.settings import FitSettings
 from estimator_service.fit.windows import Windows
 

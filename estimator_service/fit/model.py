@@ -38,8 +38,8 @@ from estimator_service.fit.guard import Sample, reason_to_hold
 from estimator_service.fit.histogram import NUM_SLOTS, Floats, Rows, grade, histogram_of_codes, sums_by
 from estimator_service.fit.journal import Chunk, Journal, narrowed
 from estimator_service.fit.knots import choose_knots
+from estimator_service.fit.likelihood import Cells, Point, information_matrix, normal_equations
 from estimator_service.fit.line import adequate_line, line_errors
-from estimator_service.fit.newton import Cells, Point, information_matrix, normal_equations
 from estimator_service.fit.predict import Compiled, segment_coefficients
 from estimator_service.fit.report import Round, Shift
 from estimator_service.fit.round import RoundNewton
@@ -66,9 +66,10 @@ _JUDGED: Final = 8_192
 
 def ramped(target: int, rounds: int) -> int:
     """Blocks of the round that follows `rounds` closed ones, where a full one has `target`."""
+    if rounds > len(_RAMP):
+        return target
     lengths = [max(1, target // share) for share in _RAMP]
-    lengths.append(max(1, target - sum(lengths)))
-    return lengths[rounds] if rounds < len(lengths) else target
+    return lengths[rounds] if rounds < len(_RAMP) else max(1, target - sum(lengths))
 
 
 class PairModel:
@@ -149,7 +150,7 @@ class PairModel:
         the worker's label.
         """
         learned = not self._judge.reason(worker)
-        self._staging.add(Batch(rows, used, workload, worker, learned, bool(rows.explored.any())))
+        self._staging.add(Batch(rows, used, workload, worker, learned, bool(np.count_nonzero(rows.explored))))
         if learned:
             self._blocks += len(rows.accepted)
             self._observations += len(rows.features)

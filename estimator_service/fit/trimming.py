@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from acceptd.bins import NUM_BINS
 from estimator_service.fit.histogram import Floats, Graded, Ints, Rows, histogram_of_codes, sums_by
-from estimator_service.fit.newton import HELD, Cells, Point, Prior, fit, normal_equations
+from estimator_service.fit.likelihood import Cells, Point, normal_equations
+from estimator_service.fit.newton import HELD, Prior, fit
 
 #: Deviation of the correction of an intercept, nats. Raising it believes fewer explored rows.
 _DEVIATION: Final = 0.5

@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
+from estimator_service.fit.arrowhead import solve_arrowhead
 from estimator_service.fit.histogram import Floats, Ints, sums_by
-from estimator_service.fit.newton import solve_arrowhead
 from estimator_service.fit.predict import sigmoid
 
 #: Workers remembered; the one unheard of for longest goes. 100 bytes each.

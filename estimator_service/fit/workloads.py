@@ -12,7 +12,7 @@ from acceptd.types import Coefficients
 from estimator_service.fit.forms import LINE, SEGMENTED, Points, to_coefficients
 from estimator_service.fit.hierarchy import WORKLOAD, fit_groups
 from estimator_service.fit.histogram import Floats
-from estimator_service.fit.newton import Cells, Point
+from estimator_service.fit.likelihood import Cells, Point
 from estimator_service.fit.predict import segment_coefficients
 
 #: Labels a pair keeps apart, "" not counted; workers with further ones are served the pair's coefficients. Each costs

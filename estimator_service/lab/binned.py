@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from estimator_service.fit.newton import Cells
+from estimator_service.fit.likelihood import Cells
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from estimator_service.fit import newton
+from estimator_service.fit import likelihood
 from estimator_service.lab.binned import Binned
 from estimator_service.lab.features import FEATURES
 from estimator_service.lab.regression import regress
@@ -72,8 +72,8 @@ def _row(feature: Feature, binned: Binned) -> FeatureRow:
     spread = float(np.sqrt((number * (center - mean) ** 2).sum() / max(observations, 1.0))) or 1.0
     cells = binned.cells(mean, spread)
     fitted = regress(cells)
-    point = newton.Point(fitted.slope[:, None], np.nan_to_num(fitted.intercepts))
-    order = np.argsort(newton.linear_predictor(cells, point)[0], axis=None, kind="stable")
+    point = likelihood.Point(fitted.slope[:, None], np.nan_to_num(fitted.intercepts))
+    order = np.argsort(likelihood.linear_predictor(cells, point)[0], axis=None, kind="stable")
     outcomes = np.stack([number - accepted, accepted], axis=-1)
     return FeatureRow(
         feature,

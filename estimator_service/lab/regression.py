@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from estimator_service.fit import newton
+from estimator_service.fit import likelihood, newton
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,13 +27,13 @@ class Regression:
     log_loss: NDArray[np.float64]
 
 
-def regress(cells: newton.Cells) -> Regression:
+def regress(cells: likelihood.Cells) -> Regression:
     """The maximum-likelihood fit within the bounds of `fit.newton` (slopes 0 to MAX_SLOPE)."""
     groups, positions, _ = cells.n.shape
-    start = newton.Point(np.full((groups, 1), 0.5), np.zeros((groups, positions)))
+    start = likelihood.Point(np.full((groups, 1), 0.5), np.zeros((groups, positions)))
     none = newton.Prior.about(start, slope=0.0, intercept=0.0)
     point = newton.fit(cells, none, start)
-    normal = newton.normal_equations(cells, point)
+    normal = likelihood.normal_equations(cells, point)
     labelled = cells.n.sum(axis=2) > 0
     with np.errstate(invalid="ignore", divide="ignore"):
         log_loss = normal.loss / cells.total
@@ -45,7 +45,7 @@ def regress(cells: newton.Cells) -> Regression:
     )
 
 
-def _inverse(normal: newton.Normal, group: int, labelled: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _inverse(normal: likelihood.Normal, group: int, labelled: NDArray[np.bool_]) -> NDArray[np.float64]:
     """The arrowhead's inverse over the positions with labels, NaN elsewhere. float64[1 + K, 1 + K]."""
     size = 1 + len(labelled)
     information = np.zeros((size, size))

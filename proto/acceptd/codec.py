@@ -84,7 +84,8 @@ def decode_batch(message: estimator_pb2.ObservationBatch, num_positions: int) ->
     if admitted_bytes.translate(None, _BYTES[1 : num_positions + 1]):
         _reject_where((admitted < 1) | (admitted > num_positions), "admitted", admitted, f"1 to K = {num_positions}")
     _reject_where(accepted > admitted, "accepted", accepted, "at most the row's admitted")
-    total = int(observations_of(accepted, admitted).sum())
+    observed = observations_of(accepted, admitted)
+    total = int(observed.sum())
     features = _floats(message.features, "features", total, MAX_LOG_ODDS)
     if segment_bytes:
         segments = np.frombuffer(segment_bytes, np.uint8)
@@ -94,7 +95,7 @@ def decode_batch(message: estimator_pb2.ObservationBatch, num_positions: int) ->
     else:
         segments = np.full(rows, UNKNOWN_SEGMENT, np.uint8)
     explored, propensities = _exploration(message, admitted)
-    return Observations(
+    decoded = Observations(
         accepted,
         admitted,
         features,
@@ -104,6 +105,9 @@ def decode_batch(message: estimator_pb2.ObservationBatch, num_positions: int) ->
         _floats(message.entropies, "entropies", total) if message.entropies else None,
         _floats(message.margins, "margins", total) if message.margins else None,
     )
+    # Known already: where a cached property keeps its value.
+    vars(decoded)["observed"] = observed
+    return decoded
 
 
 def encode_batch(
@@ -178,7 +182,7 @@ def _expect_length(name: str, length: int, expected: int) -> None:
 
 
 def _reject_where(bad: NDArray[np.bool_], name: str, values: NDArray[np.generic], accepted: str) -> None:
-    if bad.any():
+    if np.count_nonzero(bad):
         index = int(np.argmax(bad))
         raise MalformedBatch(f"{name}[{index}] is {values[index]}; accepted: {accepted}", field=name, index=index)
 

@@ -7,17 +7,10 @@ from scipy import optimize
 
 from acceptd.bins import NUM_BINS
 from acceptd.limits import MAX_INTERCEPT, MAX_SLOPE
+from estimator_service.fit.arrowhead import solve_arrowhead
 from estimator_service.fit.histogram import bins_of, histogram
-from estimator_service.fit.newton import (
-    Cells,
-    Point,
-    Prior,
-    fit,
-    linear_predictor,
-    loss,
-    normal_equations,
-    solve_arrowhead,
-)
+from estimator_service.fit.likelihood import Cells, Point, linear_predictor, loss, normal_equations
+from estimator_service.fit.newton import Prior, fit
 from estimator_service.fit.predict import sigmoid
 
 

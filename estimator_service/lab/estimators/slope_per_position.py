@@ -10,8 +10,9 @@ from acceptd.bins import NUM_BINS
 from acceptd.limits import PRIOR_INTERCEPT, PRIOR_SLOPE
 from estimator_service.fit.hierarchy import RECENT, fit_groups
 from estimator_service.fit.histogram import bins_of, histogram
+from estimator_service.fit.likelihood import Cells, Point
 from estimator_service.fit.model import ramped
-from estimator_service.fit.newton import Cells, Point, Prior, fit
+from estimator_service.fit.newton import Prior, fit
 from estimator_service.fit.predict import sigmoid
 
 if TYPE_CHECKING:
