@@ -32,15 +32,12 @@ def _leave(status: int) -> NoReturn:
     crash (apache/arrow#38352, #39862) would turn a command that did its work into a failure. A command has closed
     everything it opened when it returns, and what it printed is written here.
     """
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read has enough, as `head` does.
-        status = status or 1
-    except OSError as error:
-        sys.stderr.write(f"error: standard output cannot be written: {error}\n")
-        status = status or 1
-    try:
-        sys.stderr.flush()
-    finally:
-        os._exit(status)
+    for stream in (sys.stdout, sys.stderr):
+        # None where it was closed before the start. What cannot be written now has been read enough of, as by `head`,
+        # or is lost, and the status says so.
+        if stream is not None:
+            try:
+                stream.flush()
+            except OSError:
+                status = status or 1
+    os._exit(status)

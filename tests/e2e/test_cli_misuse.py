@@ -99,6 +99,13 @@ def test_output_that_cannot_be_written_is_one_line_and_a_failure() -> None:
     assert "No space left on device" in line
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_output_is_no_failure(closed: str) -> None:
+    command = f"{sys.executable} -m estimator_service.cli version {closed}"
+    done = subprocess.run(["sh", "-c", command], check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_reader_that_has_enough_ends_a_command_quietly() -> None:
     read, write = os.pipe()
     os.close(read)
