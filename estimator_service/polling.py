@@ -13,6 +13,7 @@ _EXPERIMENTS: Final = "-event_engine_listener"
 def read_in_place() -> None:
     """Has the gRPC that this process loads next read sockets in the thread that waits for them.
 
-    GRPC_EXPERIMENTS, where somebody has set it, stays as it is.
+    GRPC_EXPERIMENTS, where somebody has set it, stays as it is. A gRPC that does not know the experiment any more says
+    so in its log, once, and works as it does.
     """
     os.environ.setdefault("GRPC_EXPERIMENTS", _EXPERIMENTS)

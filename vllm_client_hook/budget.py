@@ -102,7 +102,7 @@ def choose(
         np.putmask(survival, np.arange(num_positions)[:, None] >= scheduled, 1.0)
     taken = _NOTHING
     if explored is not None:
-        rows = np.array(explored.rows)
+        rows = np.array(explored.rows, np.intp)
         taken = survival[: explored.depth, rows]
         survival[: explored.depth, rows] = 1.0
         base = taken.size

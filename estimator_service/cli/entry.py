@@ -11,7 +11,9 @@ from estimator_service.polling import read_in_place
 
 def main() -> NoReturn:
     """Runs the command line and ends the process: status 0 on success, 1 on failure, 2 on misuse."""
-    read_in_place()
+    _open_closed()
+    if sys.argv[1:2] == ["serve"]:
+        read_in_place()
     try:
         from estimator_service.cli.app import run  # noqa: PLC0415  (imported where its absence can be reported)
     except ModuleNotFoundError as error:
@@ -25,6 +27,20 @@ def main() -> NoReturn:
     _leave(run())
 
 
+def _open_closed() -> None:
+    """Gives each standard stream that was closed before the start (`>&-`) the null device, as daemons do.
+
+    Otherwise the next socket or file gets its number, and what is printed goes there or fails.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
 def _leave(status: int) -> NoReturn:
     """Ends the process without the destructors of native libraries.
 
@@ -33,11 +49,9 @@ def _leave(status: int) -> NoReturn:
     everything it opened when it returns, and what it printed is written here.
     """
     for stream in (sys.stdout, sys.stderr):
-        # None where it was closed before the start. What cannot be written now has been read enough of, as by `head`,
-        # or is lost, and the status says so.
-        if stream is not None:
-            try:
-                stream.flush()
-            except OSError:
-                status = status or 1
+        try:
+            stream.flush()
+        except OSError:
+            # Whoever read has enough, as `head` does, or it is lost; the status says so.
+            status = status or 1
     os._exit(status)

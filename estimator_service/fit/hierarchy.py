@@ -84,7 +84,7 @@ def _trend(intercepts: Floats, information: Floats, own: float, smooth: float, p
     if k == 1:
         return np.full(1, PRIOR_INTERCEPT)
     chain = smooth * _chain(k)
-    chain.reshape(-1)[:: k + 1] += information + (own + _RIDGE)
+    chain.flat[:: k + 1] += information + (own + _RIDGE)
     smoothed = np.linalg.solve(chain, information * intercepts + own * PRIOR_INTERCEPT)
     beside = np.zeros(k)
     beside[1:] += smoothed[:-1]

@@ -19,11 +19,8 @@ from acceptd.bins import EDGES
 
 Floats = NDArray[np.float64]
 
-#: Log-odds beyond this count as this in exp: far outside the bounds, and finite.
+#: Log-odds below its negative count as that, so that their odds are finite. Within the bounds, |x| <= 40 gives 172.
 _LARGEST: Final = 700.0
-
-#: Divides what is 0 where there are no rows; the smallest normal number, so it is no count of any.
-_NO_ROWS: Final = float(np.finfo(np.float64).tiny)
 
 _EDGES: Final = np.asarray(EDGES)
 
@@ -49,7 +46,7 @@ class Cells:
         used = n.any(axis=(0, 1)).nonzero()[0]
         low, high = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
         n, accepted, sum_x = n[..., low:high], accepted[..., low:high], sum_x[..., low:high]
-        x = sum_x / np.maximum(n, _NO_ROWS)
+        x = np.divide(sum_x, n, out=np.zeros_like(sum_x), where=n > 0)
         if not knots:
             return Cells.straight(n, accepted, x)
         piece = np.searchsorted(np.asarray(knots, np.float64), _EDGES[low:high], side="right")
@@ -112,13 +109,16 @@ def linear_predictor(cells: Cells, point: Point) -> Floats:
 
 def loss(cells: Cells, point: Point) -> Floats:
     """Log-loss of `point`, float64[S], nats, summed over observations."""
+    eta, odds = _log_odds(cells, point)
+    return _losses(cells, eta, odds)
+
+
+def _log_odds(cells: Cells, point: Point) -> tuple[Floats, Floats]:
+    """η, and the odds of a rejection, exp(−η): float64[S, K, B] each."""
     eta = linear_predictor(cells, point)
-    return _losses(cells, eta, _odds_of_rejection(eta))
-
-
-def _odds_of_rejection(eta: Floats) -> Floats:
-    odds = np.minimum(-eta, _LARGEST)
-    return np.exp(odds, out=odds)
+    np.maximum(eta, -_LARGEST, out=eta)
+    odds = -eta
+    return eta, np.exp(odds, out=odds)
 
 
 def _losses(cells: Cells, eta: Floats, odds: Floats) -> Floats:
@@ -129,8 +129,7 @@ def _losses(cells: Cells, eta: Floats, odds: Floats) -> Floats:
 
 def normal_equations(cells: Cells, point: Point) -> Normal:
     """One pass over the bins; see `Normal`."""
-    eta = linear_predictor(cells, point)
-    odds = _odds_of_rejection(eta)
+    eta, odds = _log_odds(cells, point)
     p = 1.0 / (1.0 + odds)
     expected = cells.n * p
     weight = odds * p
@@ -139,7 +138,8 @@ def normal_equations(cells: Cells, point: Point) -> Normal:
     total = _losses(cells, eta, odds)
     weight_x = weight * cells.x
     if len(cells.knots) == 0:
-        flat = len(cells.x), -1
+        segments, positions, bins = cells.x.shape
+        flat = segments, positions * bins
         x = cells.x.reshape(flat)
         a = np.vecdot(weight_x.reshape(flat), x)[:, None, None]
         b = np.vecdot(weight, cells.x)[:, :, None]

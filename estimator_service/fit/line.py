@@ -48,14 +48,14 @@ def line_errors(base: Points, points: Points, windows: Windows, settings: FitSet
     prior = line_precision(windows.num_positions, settings)
     information, variance = base.information.copy(), windows.dispersion.variance()
     for matrix in (information, variance):
-        matrix.reshape(-1)[:: size + 1] += prior
+        matrix.flat[:: size + 1] += prior
     errors = sandwich_errors(information, variance)
     if points is base:
         return errors
     own = np.full(size, RECENT.intercept**-2)
     own[0] = RECENT.slope**-2
     recent, information = points.information.diagonal(), points.information.copy()
-    information.reshape(-1)[:: size + 1] += own
+    information.flat[:: size + 1] += own
     moved = sandwich_errors(information, windows.recent_dispersion.variance())
     combined: Floats = own / (recent + own) * errors + moved
     return combined

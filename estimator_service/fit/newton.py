@@ -193,4 +193,5 @@ def _second_difference(size: int) -> Floats:
     """Matrix D'D of the differences of adjacent values, [size, size]."""
     d = np.diff(np.eye(size), axis=0)
     product: Floats = d.T @ d
+    product.flags.writeable = False
     return product

@@ -7,9 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from running import acceptd
+from running import acceptd, until
 
 from estimator_service.cli.app import build
 
@@ -99,11 +100,23 @@ def test_output_that_cannot_be_written_is_one_line_and_a_failure() -> None:
     assert "No space left on device" in line
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_a_closed_output_is_no_failure(closed: str) -> None:
-    command = f"{sys.executable} -m estimator_service.cli version {closed}"
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("arguments", ["version", "version --json", "bogus"])
+def test_closed_streams_change_no_status(arguments: str, closed: str) -> None:
+    command = f"{sys.executable} -m estimator_service.cli {arguments} {closed}"
     done = subprocess.run(["sh", "-c", command], check=False, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == (2 if arguments == "bogus" else 0)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_service_without_standard_streams_serves(tmp_path: Path, dead_address: str) -> None:
+    store = tmp_path / "acceptd.db"
+    serve = f"exec {sys.executable} -m estimator_service.cli serve --listen {dead_address} --metrics-listen '' "
+    with subprocess.Popen(["sh", "-c", f"{serve} --store {store} <&- >&- 2>&-"]) as process:
+        until(lambda: acceptd("pairs", "--address", dead_address).status == 0)
+        process.terminate()
+        assert process.wait(20) == 0
+    assert store.read_bytes().startswith(b"SQLite format 3")
 
 
 def test_a_reader_that_has_enough_ends_a_command_quietly() -> None:

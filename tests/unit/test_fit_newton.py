@@ -114,7 +114,28 @@ def test_features_far_beyond_the_range_are_finite():
     point = Point(np.full((1, 1), MAX_SLOPE), np.zeros((1, 1)))
     normal = normal_equations(cells, point)
     assert all(np.isfinite(values).all() for values in normal)
+    # 1 of 3 accepted everywhere. Log-odds of ±3,600 count as −700 and as they are.
+    eta = np.array([-700.0, -4.0, 4.0, 3600.0])
+    expected = (np.logaddexp(0.0, -eta) + 2.0 * np.logaddexp(0.0, eta)).sum()
+    assert normal.loss[0] == pytest.approx(expected)
+    assert loss(cells, point)[0] == pytest.approx(expected)
     assert np.isfinite(fit(cells, Prior.about(point, slope=0.0, intercept=0.0), point).values).all()
+
+
+def test_no_segments_have_no_equations():
+    cells = Cells.of(np.zeros((3, 0, 4, NUM_BINS)))
+    normal = normal_equations(cells, Point(np.zeros((0, 1)), np.zeros((0, 4))))
+    assert [len(values) for values in normal] == [0] * 6
+
+
+def test_a_sum_without_rows_is_no_row():
+    sums = np.zeros((3, 1, 1, NUM_BINS))
+    sums[:, 0, 0, 60], sums[2, 0, 0, 70] = (4.0, 2.0, -2.0), 40.0
+    sums[0, 0, 0, 80] = 1.0
+    cells = Cells.of(sums)
+    assert np.count_nonzero(cells.x) == 1
+    start = Point(np.full((1, 1), 0.5), np.zeros((1, 1)))
+    assert np.isfinite(fit(cells, Prior.about(start, slope=1.0, intercept=1.0), start).values).all()
 
 
 def test_normal_equations_are_the_derivatives_of_the_loss():
