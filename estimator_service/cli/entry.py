@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 from estimator_service.polling import read_in_place
@@ -51,7 +52,11 @@ def _leave(status: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:
-            # Whoever read has enough, as `head` does, or it is lost; the status says so.
+        except BrokenPipeError:
+            # Whoever read has enough, as `head` does.
+            status = status or 1
+        except OSError as error:
+            with suppress(OSError):
+                sys.stderr.write(f"error: {stream.name} cannot be written: {error}\n")
             status = status or 1
     os._exit(status)

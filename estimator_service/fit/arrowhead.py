@@ -9,12 +9,12 @@ Floats = NDArray[np.float64]
 
 
 def solve_arrowhead(
-    a: Floats, b: Floats, c: Floats, g: Floats, h: Floats, *, tie: tuple[Floats, Floats] | None = None
+    a: Floats, b: Floats, c: Floats, g: Floats, h: Floats, *, tie: tuple[Floats, Floats | float] | None = None
 ) -> tuple[Floats, Floats]:
     """Solve [[a, bᵀ], [b, C]] (u, v) = (g, h) for each of S systems: O(P³ + K·P²).
 
     C = diag c, or diag c − t tᵀ/d with tie = (t, d). a: [S, P, P], b: [S, K, P], c, t: [S, K], g: [S, P], h: [S, K],
-    d: [S] → u [S, P], v [S, K]. c > 0, Σ t²/c < d.
+    d: [S] or one for all → u [S, P], v [S, K]. c > 0, Σ t²/c < d.
     """
     size = a.shape[1]
     columns = np.concatenate((b, h[:, :, None]), axis=2)

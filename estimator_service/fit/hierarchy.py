@@ -19,7 +19,7 @@ import numpy as np
 
 from acceptd.limits import PRIOR_INTERCEPT, PRIOR_SLOPE
 from estimator_service.fit.likelihood import Cells, Floats, Normal, Point, information_matrix
-from estimator_service.fit.newton import HELD, Prior, fit, solve
+from estimator_service.fit.newton import HELD, Prior, fit, second_difference, solve
 from estimator_service.fit.settings import FitSettings
 
 #: Deviation of a link piece's slope from the line's, and of adjacent pieces from each other. Raising them lets the
@@ -83,7 +83,7 @@ def _trend(intercepts: Floats, information: Floats, own: float, smooth: float, p
     k = len(intercepts)
     if k == 1:
         return np.full(1, PRIOR_INTERCEPT)
-    chain = smooth * _chain(k)
+    chain = smooth * second_difference(k)
     chain.flat[:: k + 1] += information + (own + _RIDGE)
     smoothed = np.linalg.solve(chain, information * intercepts + own * PRIOR_INTERCEPT)
     beside = np.zeros(k)
@@ -91,15 +91,6 @@ def _trend(intercepts: Floats, information: Floats, own: float, smooth: float, p
     beside[:-1] += smoothed[1:]
     mean: Floats = (smooth * beside + own * PRIOR_INTERCEPT) / np.maximum(precision, _RIDGE)
     return mean
-
-
-@cache
-def _chain(k: int) -> Floats:
-    """Sum of squared differences of neighbours as a quadratic form, float64[K, K]. One for each K: at most 64."""
-    difference = np.diff(np.eye(k), axis=0)
-    form: Floats = difference.T @ difference
-    form.flags.writeable = False
-    return form
 
 
 def fit_link(cells: Cells, line: Point, start: Point | None = None) -> Point:

@@ -8,7 +8,7 @@ Projection onto the box: Bertsekas, SIAM J. Control Optim. 20(2), 1982.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -36,13 +36,13 @@ class Prior(NamedTuple):
     """Normal priors. mean: float64[S, P + K], slopes first; precision: 1/variance, of the same shape.
 
     smoothness: precision of the difference of adjacent piece slopes. tie: where all intercepts of a segment share a
-    shift δ, β_k ~ N(mean_k + δ, 1/precision_k), its precision given them, [S]; None for no such shift.
+    shift δ, β_k ~ N(mean_k + δ, 1/precision_k), its precision given them; None for no such shift.
     """
 
     mean: Floats
     precision: Floats
     smoothness: float = 0.0
-    tie: Floats | None = None
+    tie: float | None = None
 
     @staticmethod
     def about(
@@ -51,7 +51,7 @@ class Prior(NamedTuple):
         """About a point, with one precision for all slopes and one for all intercepts; shift: δ ~ N(0, 1/shift)."""
         groups, positions = point.intercepts.shape
         precision = _precision(groups, point.slopes.shape[1], positions, slope, intercept)
-        tie = None if shift is None else _constant(groups, positions * intercept + shift)
+        tie = None if shift is None else positions * intercept + shift
         return Prior(point.values, precision, smoothness, tie)
 
 
@@ -59,13 +59,6 @@ class Prior(NamedTuple):
 def _precision(groups: int, pieces: int, positions: int, slope: float, intercept: float) -> Floats:
     row = np.repeat((slope, intercept), (pieces, positions))
     table: Floats = np.tile(row, (groups, 1))
-    table.flags.writeable = False
-    return table
-
-
-@lru_cache(maxsize=128)
-def _constant(size: int, value: float) -> Floats:
-    table: Floats = np.full(size, value)
     table.flags.writeable = False
     return table
 
@@ -107,7 +100,7 @@ class _State(NamedTuple):
             felt -= prior.precision[:, size:] * shift[:, None]
         penalty = np.vecdot(pull, away)
         if prior.smoothness:
-            bend = point.slopes @ _second_difference(point.slopes.shape[1])
+            bend = point.slopes @ second_difference(point.slopes.shape[1])
             bend *= prior.smoothness
             penalty += np.vecdot(bend, point.slopes)
             pull[:, : bend.shape[1]] += bend
@@ -167,7 +160,7 @@ def _newton_step(state: _State, prior: Prior, bounds: Floats) -> tuple[Floats, F
     diagonal = a.reshape(groups, size * size)[:, :: size + 1]
     diagonal += precision[:, :size]
     if prior.smoothness:
-        a += _second_difference(size) * prior.smoothness
+        a += second_difference(size) * prior.smoothness
     if not ((bounds[0] < state.values) & (state.values < bounds[1])).all():
         fixed_slope = _blocked(state.values[:, :size], g, bounds[:, :size])
         fixed_intercept = _blocked(state.values[:, size:], h, bounds[:, size:])
@@ -188,10 +181,10 @@ def _blocked(values: Floats, ascent: Floats, bounds: Floats) -> NDArray[np.bool_
     return blocked
 
 
-@lru_cache(maxsize=16)
-def _second_difference(size: int) -> Floats:
-    """Matrix D'D of the differences of adjacent values, [size, size]."""
-    d = np.diff(np.eye(size), axis=0)
-    product: Floats = d.T @ d
+@cache
+def second_difference(size: int) -> Floats:
+    """Sum of squared differences of neighbours as a quadratic form, float64[size, size]. One for each: at most 64."""
+    difference = np.diff(np.eye(size), axis=0)
+    product: Floats = difference.T @ difference
     product.flags.writeable = False
     return product
