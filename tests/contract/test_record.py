@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 
 import numpy as np
@@ -18,26 +19,24 @@ from estimator_service.lab.trace import Trace
 ENTRY = "from estimator_service.cli.entry import main; main()"
 
 
-async def recording(address, *arguments):
-    """The command in a process of its own."""
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        ENTRY,
-        "record",
-        KEY.id[:6],
-        "--address",
-        address,
-        *map(str, arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+def recording(address, *arguments):
+    """The command in a process of its own.
+
+    Not by the loop: uvloop forks with code of its own to run in the child, which dies or hangs there now and then when
+    gRPC has threads in this process.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", ENTRY, "record", KEY.id[:6], "--address", address, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
 
 
 async def ended(process):
-    out, error = await asyncio.wait_for(process.communicate(), DEADLINE)
-    return process.returncode, out.decode(), error.decode()
+    out, error = await asyncio.to_thread(process.communicate, timeout=DEADLINE)
+    return process.returncode, out, error
 
 
 def sent(count, seed, segment):
@@ -64,7 +63,7 @@ async def test_the_trace_holds_what_workers_sent(start, connect, tmp_path):
     await code.greet(workload="code")
     await chat.greet(workload="chat")
     path = tmp_path / "live.parquet"
-    process = await recording(server.address, "-o", path, "--blocks", 600, "--json")
+    process = recording(server.address, "-o", path, "--blocks", 600, "--json")
     await until(is_tapped(server), "the command has opened its tap")
     batches = [(code, sent(300, 1, 3)), (chat, sent(200, 2, 0)), (code, sent(100, 3, 3))]
     await code.batch(1, batches[0][1])
@@ -99,7 +98,7 @@ async def test_a_limit_of_blocks_ends_it(start, connect, tmp_path):
     server = await start()
     worker = RawWorker(connect(server.address))
     await worker.greet()
-    process = await recording(server.address, "-o", tmp_path / "a.parquet", "--blocks", 150)
+    process = recording(server.address, "-o", tmp_path / "a.parquet", "--blocks", 150)
     await until(is_tapped(server), "the command has opened its tap")
     for sequence in range(1, 4):
         await worker.batch(sequence, rows(100, sequence))
@@ -114,7 +113,7 @@ async def test_what_was_recorded_is_kept_when_the_service_goes_away(start, conne
     server = await start()
     worker = RawWorker(connect(server.address))
     await worker.greet()
-    process = await recording(server.address, "-o", tmp_path / "a.parquet")
+    process = recording(server.address, "-o", tmp_path / "a.parquet")
     await until(is_tapped(server), "the command has opened its tap")
     await worker.batch(1, rows(100, 1))
     await until(lambda: not any(tap._waiting for taps in server.fleet.taps._open.values() for tap in taps), "all sent")
@@ -130,7 +129,7 @@ async def test_a_signal_ends_it_with_a_complete_file(start, connect, tmp_path):
     worker = RawWorker(connect(server.address))
     await worker.greet()
     path = tmp_path / "a.parquet"
-    process = await recording(server.address, "-o", path, "--json")
+    process = recording(server.address, "-o", path, "--json")
     await until(is_tapped(server), "the command has opened its tap")
     await worker.batch(1, rows(ROW_GROUP // 3, 1))
     await worker.batch(2, rows(ROW_GROUP // 3, 2))
@@ -145,7 +144,7 @@ async def test_a_signal_ends_it_with_a_complete_file(start, connect, tmp_path):
 async def test_no_traffic_no_file(start, connect, tmp_path):
     server = await start()
     await RawWorker(connect(server.address)).greet()
-    status, out, error = await ended(await recording(server.address, "-o", tmp_path / "a.parquet", "--seconds", 1))
+    status, out, error = await ended(recording(server.address, "-o", tmp_path / "a.parquet", "--seconds", 1))
     assert (status, out) == (1, "")
     assert error == f"error: no worker of {KEY.id} sent a batch meanwhile; nothing was written\n"
     assert list(tmp_path.iterdir()) == []
@@ -154,10 +153,10 @@ async def test_no_traffic_no_file(start, connect, tmp_path):
 async def test_an_existing_file_and_an_unknown_pair_are_refused(start, tmp_path):
     server = await start()
     path = tmp_path / "a.parquet"
-    status, _, error = await ended(await recording(server.address, "-o", path))
+    status, _, error = await ended(recording(server.address, "-o", path))
     assert status == 1
     assert error.startswith("error: no pair 'target'")
     path.write_text("mine")
-    status, _, error = await ended(await recording(server.address, "-o", path))
+    status, _, error = await ended(recording(server.address, "-o", path))
     assert (status, error) == (1, f"error: {path} exists; accepted: another name, or --force\n")
     assert path.read_text() == "mine"
