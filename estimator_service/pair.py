@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from estimator_service.config import Settings
     from estimator_service.fit.drift import Drift
     from estimator_service.fit.report import Round
+    from estimator_service.fit.snapshot import Packing
 
 #: Publications kept in memory, to score rows with the version they were predicted with; rows of an older one are scored
 #: with the one in force. Some 10 kB each with every workload label in use.
@@ -310,19 +311,22 @@ class Pair:
 
     # Snapshots
 
+    def snapshot(self) -> tuple[dict[str, Any], Packing]:
+        """(counters and rounds as plain values, the window)."""
+        header = {
+            "counters": self.counters.to_json(),
+            "refits_done": self.refits_done,
+            "refits_held": dict(self.refits_held),
+            "last_held": self.last_held,
+            "drifts": self.drift_log.to_json(),
+            "orders": self.orders.to_json(),
+        }
+        return header, self._model.snapshot()
+
     def state(self) -> tuple[dict[str, Any], bytes]:
-        """(counters and rounds as plain values, the window's bytes)."""
-        return (
-            {
-                "counters": self.counters.to_json(),
-                "refits_done": self.refits_done,
-                "refits_held": dict(self.refits_held),
-                "last_held": self.last_held,
-                "drifts": self.drift_log.to_json(),
-                "orders": self.orders.to_json(),
-            },
-            self._model.to_bytes(),
-        )
+        """Its snapshot, with the window's bytes."""
+        header, window = self.snapshot()
+        return header, bytes(window)
 
     def restore(self, header: dict[str, Any], window: bytes) -> None:
         """Continues from what `state` gave."""

@@ -42,17 +42,15 @@ class CalibrationSums:
     def add(self, rows: Scored, weight: Floats | None = None) -> None:
         """Score N observations. weight: float64[N], None for 1 each."""
         k = self._k
-        loss, counts, predicted = rows.loss(), rows.counts, rows.predicted
-        if weight is not None:
-            loss *= weight
-            counts, predicted = rows.tables(weight), rows.tables(rows.confidence * weight)
+        loss = rows.loss() if weight is None else rows.loss() * weight
+        counts = rows.table(weight)
+        predicted = rows.table(rows.confidence if weight is None else rows.confidence * weight)
         rank = rows.log_odds + _AUC_RANGE
         rank *= _AUC_BINS / (2 * _AUC_RANGE)
         index = rank.clip(0, _AUC_BINS - 1, out=rank).astype(np.int64)
         index += rows.kind * _AUC_BINS
-        counts = counts.sum(axis=0)
         self._reliability[0] += counts[0] + counts[1]
-        self._reliability[1] += predicted.sum(axis=(0, 1))
+        self._reliability[1] += predicted.sum(axis=0)
         self._reliability[2] += counts[1]
         self._loss += sums_by(rows.cell, loss, 2 * k * ECE_BINS).reshape(2, k, ECE_BINS).sum(axis=(0, 2))
         self._ranks += sums_by(index, weight, 2 * k * _AUC_BINS).reshape(2, k, _AUC_BINS)

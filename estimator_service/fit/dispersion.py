@@ -27,8 +27,7 @@ def batch_scores(rows: Scored, x: Floats) -> Floats:
     weight = rows.confidence * rows.confidence
     np.subtract(rows.confidence, weight, out=weight)
     weight_x = weight * x
-    score = (rows.counts[:, 1] - rows.predicted.sum(axis=1)).sum(axis=2)
-    cross, own = (rows.tables(column).sum(axis=(1, 3)) for column in (weight_x, weight))
+    score, cross, own = (rows.by_position(column) for column in (residual, weight_x, weight))
     residual *= x
     slope, square = rows.by_batch(residual), rows.by_batch(weight_x * x)
     return np.concatenate((rows.sizes[:, None], slope[:, None], score, square[:, None], cross, own), axis=1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ _CAPACITY, _LESS_A_POSITION, _LEAST = 1_376_256, 75_776, 163_840
 #: Bytes of a batch beside its columns.
 _BATCH = 512
 
-#: Batches kept: each takes some 10 µs when a snapshot is made, and merging fewer costs more for each.
+#: Batches kept. Merging fewer at a time costs more for each, and merging more holds answers up for longer.
 _BATCHES = 512
 
 
@@ -29,11 +29,11 @@ Codes = NDArray[np.uint16] | NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Pending:
-    """N journalled observations of C batches.
+    """N journalled observations of C batches, in order of arrival.
 
     sizes, worker, workload: int64[C], observations of each batch and indices into the names. code: uint16[N] or
     uint32[N], 2·cell + accepted. x: float32[N]. weight: float32[N], inverse propensity where the row is an unbiased
-    sample of its position, 0 elsewhere; None: 0 for all.
+    sample of its position, 0 elsewhere; None: 0 for all. scores: float64[C, 3·K + 3], see `dispersion.batch_scores`.
     """
 
     sizes: Ints
@@ -42,6 +42,7 @@ class Pending:
     code: Codes
     x: NDArray[np.float32]
     weight: NDArray[np.float32] | None
+    scores: Floats
     workers: tuple[str, ...]
     workloads: tuple[str, ...]
 
@@ -53,14 +54,17 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """One batch. code: uint16[N] or uint32[N], 2·cell + accepted; x and weight as in `Pending`, in less space.
+class Stretch:
+    """C batches that were graded together, N observations. workers, workloads: of each batch.
 
-    weight: None for 0 everywhere. scores: see `dispersion.batch_scores`.
+    order: int64[C], each one's place in the journal: others that were graded apart may lie between. The other columns
+    are as in `Pending`.
     """
 
-    worker: str
-    workload: str
+    workers: Sequence[str]
+    workloads: Sequence[str]
+    order: Ints
+    sizes: Ints
     code: Codes
     x: NDArray[np.float32]
     weight: NDArray[np.float32] | None
@@ -69,70 +73,73 @@ class Chunk:
 
 @dataclass
 class Journal:
-    """Batches of a pair with K positions, in order of arrival."""
+    """Batches of a pair with K positions. size: bytes they count for."""
 
     num_positions: int
-    chunks: list[Chunk] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
+    batches: int = 0
     observations: int = 0
-
-    @cached_property
-    def size(self) -> int:
-        """Bytes of its batches; kept up as they come."""
-        return sum(map(self._bytes, self.chunks))
+    size: int = 0
 
     def full(self, staged: int, staged_bytes: int) -> bool:
         """Whether it and so many batches of so many bytes beside it are as much as there is room for, or more.
 
         What waits outside counts, so that it is full after the same batch whenever they are taken in.
         """
-        if len(self.chunks) + staged >= _BATCHES:
+        if self.batches + staged >= _BATCHES:
             return True
         return self.size + staged_bytes >= max(_LEAST, _CAPACITY - _LESS_A_POSITION * self.num_positions)
 
-    def append(self, chunks: Iterable[Chunk]) -> None:
-        """Take batches."""
-        size = self.size
-        for chunk in chunks:
-            self.chunks.append(chunk)
-            self.observations += len(chunk.x)
-            size += self._bytes(chunk)
-        self.size = size
+    def append(self, stretches: Iterable[Stretch], size: int) -> None:
+        """Take the batches that came after those there are. order: their places among themselves."""
+        before = self.batches
+        for stretch in stretches:
+            self.stretches.append(replace(stretch, order=stretch.order + before))
+            self.batches += len(stretch.sizes)
+            self.observations += len(stretch.x)
+        self.size += size
 
     def extend(self, other: Journal) -> None:
         """Take another journal's batches too."""
-        self.append(other.chunks)
-
-    def _bytes(self, chunk: Chunk) -> int:
-        return journalled_bytes(len(chunk.x), self.num_positions, weighted=chunk.weight is not None)
+        self.append(other.stretches, other.size)
 
     def take(self) -> Pending:
         """All of it, and leave it empty."""
         pending = self.peek()
-        self.chunks, self.observations, self.size = [], 0, 0
+        self.stretches, self.batches, self.observations, self.size = [], 0, 0, 0
         return pending
 
     def peek(self) -> Pending:
-        """All of it. Workers and workloads are numbered by name, so order of arrival is no matter."""
-        chunks = self.chunks
-        workers = {name: i for i, name in enumerate(sorted({chunk.worker for chunk in chunks}))}
-        workloads = {name: i for i, name in enumerate(sorted({chunk.workload for chunk in chunks}))}
+        """All of it. Workers and workloads are numbered by name."""
+        stretches = self.stretches
+        order = np.concatenate([np.zeros(0, np.int64), *(stretch.order for stretch in stretches)])
+        workers, worker = _numbered([name for stretch in stretches for name in stretch.workers])
+        workloads, workload = _numbered([name for stretch in stretches for name in stretch.workloads])
         weight = None
-        if any(chunk.weight is not None for chunk in chunks):
-            weight = np.concatenate([np.zeros_like(c.x) if c.weight is None else c.weight for c in chunks])
-        return Pending(
-            np.array([len(chunk.x) for chunk in chunks], np.int64),
-            np.array([workers[chunk.worker] for chunk in chunks], np.int64),
-            np.array([workloads[chunk.workload] for chunk in chunks], np.int64),
-            np.concatenate([narrowed(np.zeros(0, np.int64), self.num_positions), *(chunk.code for chunk in chunks)]),
-            np.concatenate([np.zeros(0, np.float32), *(chunk.x for chunk in chunks)]),
-            weight,
-            tuple(workers),
-            tuple(workloads),
-        )
+        if any(stretch.weight is not None for stretch in stretches):
+            weight = np.concatenate([np.zeros_like(s.x) if s.weight is None else s.weight for s in stretches])
+        sizes = np.concatenate([np.zeros(0, np.int64), *(stretch.sizes for stretch in stretches)])
+        code = np.concatenate([narrowed(np.zeros(0, np.int64), self.num_positions), *(s.code for s in stretches)])
+        x = np.concatenate([np.zeros(0, np.float32), *(stretch.x for stretch in stretches)])
+        scores = np.concatenate([np.zeros((0, 3 * self.num_positions + 3)), *(s.scores for s in stretches)])
+        if np.count_nonzero(order[1:] < order[:-1]):
+            place = np.argsort(order)
+            first = (np.cumsum(sizes) - sizes)[place]
+            sizes, worker, workload, scores = sizes[place], worker[place], workload[place], scores[place]
+            rows = np.arange(len(x)) + np.repeat(first - (np.cumsum(sizes) - sizes), sizes)
+            code, x, weight = code[rows], x[rows], None if weight is None else weight[rows]
+        return Pending(sizes, worker, workload, code, x, weight, scores, workers, workloads)
+
+
+def _numbered(names: list[str]) -> tuple[tuple[str, ...], Ints]:
+    """The names there are, in order, and which of them each is."""
+    known = tuple(sorted(set(names)))
+    index = {name: i for i, name in enumerate(known)}
+    return known, np.array([index[name] for name in names], np.int64)
 
 
 def journalled_bytes(observations: int, num_positions: int, *, weighted: bool) -> int:
-    """What a batch takes in a journal of K = `num_positions`."""
+    """What a batch counts for in a journal of K = `num_positions`."""
     columns = (2 if _narrow(num_positions) else 4) + 4 + 4 * weighted
     return _BATCH + 8 * (3 * num_positions + 3) + observations * columns
 

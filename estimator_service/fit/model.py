@@ -14,7 +14,7 @@ It holds no clock, no randomness and no exact counters (those are the service's)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -36,7 +36,7 @@ from estimator_service.fit.drift import Drift, DriftDetector
 from estimator_service.fit.forms import LINE, LINK, SEGMENTED, Choice, Points, fit_window, refine, to_coefficients
 from estimator_service.fit.guard import Sample, reason_to_hold
 from estimator_service.fit.histogram import NUM_SLOTS, Floats, Rows, grade, histogram_of_codes, sums_by
-from estimator_service.fit.journal import Chunk, Journal, narrowed
+from estimator_service.fit.journal import Journal, Stretch, narrowed
 from estimator_service.fit.knots import choose_knots
 from estimator_service.fit.likelihood import Cells, Point, information_matrix, normal_equations
 from estimator_service.fit.line import adequate_line, line_errors
@@ -45,7 +45,7 @@ from estimator_service.fit.report import Round, Shift
 from estimator_service.fit.round import RoundNewton
 from estimator_service.fit.scored import Scored
 from estimator_service.fit.settings import FitSettings
-from estimator_service.fit.snapshot import check_make, pack, unpack
+from estimator_service.fit.snapshot import Packing, check_make, pack, unpack
 from estimator_service.fit.staging import Batch, Group, Staging
 from estimator_service.fit.trimming import Unbiased, inverse_propensity
 from estimator_service.fit.windows import Learned, Windows
@@ -208,10 +208,14 @@ class PairModel:
         total: Floats = long + histogram_of_codes(pending.code, pending.x, long[0].size).reshape(long.shape)
         return total
 
-    def to_bytes(self) -> bytes:
-        """All state, the open round included, as a versioned snapshot without a checksum (the store adds one)."""
+    def snapshot(self) -> Packing:
+        """All state, the open round included, versioned and without a checksum (the store adds one)."""
         self._settle()
         return pack(self._state(), _KINDS)
+
+    def to_bytes(self) -> bytes:
+        """Its snapshot, compressed."""
+        return bytes(self.snapshot())
 
     @classmethod
     def from_bytes(cls, data: bytes, settings: FitSettings | None = None) -> PairModel:
@@ -235,17 +239,15 @@ class PairModel:
 
     def _settle(self) -> None:
         """Grade and score what is staged, and journal it in order of arrival."""
-        chunks = dict(
-            pair for group in self._staging.take() for pair in zip(group.order, self._score(group), strict=True)
-        )
-        self._journal.append(chunks[place] for place in range(len(chunks)))
+        size = self._staging.size
+        self._journal.append([self._score(group) for group in self._staging.take()], size)
 
     @property
     def _full(self) -> bool:
         """Whether the journal is to be merged, which does not depend on what was graded already."""
         return self._journal.full(len(self._staging.batches), self._staging.size)
 
-    def _score(self, group: Group) -> Iterator[Chunk]:
+    def _score(self, group: Group) -> Stretch:
         k, rows = self.num_positions, group.rows
         graded = grade(rows, k)
         log_odds = self._compiled.log_odds(group.batches[0].used, graded.cell, graded.x)
@@ -261,7 +263,7 @@ class PairModel:
             self._whole_blocks += int(np.count_nonzero(rows.admitted == k))
         code = graded.cell * 2
         code += graded.accepted
-        return group.split(code=narrowed(code, k), weight=weight, scores=batch_scores(scored, graded.x))
+        return group.stretch(code=narrowed(code, k), weight=weight, scores=batch_scores(scored, graded.x))
 
     def _merge(self) -> None:
         """Judge who sent the journal's rows, score the forms on them, and learn from what passed."""
@@ -283,8 +285,6 @@ class PairModel:
     def _judged(self) -> Learned | None:
         """The journal's rows of workers in good standing, by their judgement on these rows; None if there are none."""
         k = self.num_positions
-        senders = [chunk.worker for chunk in self._journal.chunks]
-        batches = np.stack([chunk.scores for chunk in self._journal.chunks])
         pending = self._journal.take()
         workers = len(pending.workers)
         # Every n-th row judges a worker as well as all: enough of them for each one's line.
@@ -294,12 +294,11 @@ class PairModel:
         position = cell // NUM_BINS % k
         score = self._compiled.log_odds(self._coefficients[""], cell, x)
         found = recalibrate(pending.worker[pending.batch(step)], position, score, code & 1, shape=(workers, k))
-        notices = self._notices + self._judge.judge(pending.workers, found, typical_dispersion(batches, k))
+        notices = self._notices + self._judge.judge(pending.workers, found, typical_dispersion(pending.scores, k))
         self._notices = tuple(dict.fromkeys(notices))[:_MAX_NOTICES]
         weights = self._judge.weights(pending.workers, sums_by(pending.worker, pending.sizes, workers))
         if not weights.any():
             return None
-        learned = {name for name, weight in zip(pending.workers, weights, strict=True) if weight > 0}
         by_row = None if (weights == 1.0).all() else weights[pending.worker][pending.batch()]
         kept = slice(None) if weights.all() or by_row is None else by_row > 0
         return Learned(
@@ -309,7 +308,7 @@ class PairModel:
             None if pending.weight is None else pending.weight[kept],
             None if len(pending.workloads) == 1 else pending.workload[pending.batch()][kept],
             pending.workloads,
-            ScoreSums.of(batches[[name in learned for name in senders]], k),
+            ScoreSums.of(pending.scores if weights.all() else pending.scores[weights[pending.worker] > 0], k),
         )
 
     def _available(self) -> tuple[str, ...]:
@@ -398,7 +397,6 @@ _KINDS: Final[dict[str, type]] = {
     for kind in (
         CalibrationSums,
         Choice,
-        Chunk,
         Coefficients,
         Dispersion,
         Journal,
@@ -409,6 +407,7 @@ _KINDS: Final[dict[str, type]] = {
         Sample,
         ScoreSums,
         SegmentCoefficients,
+        Stretch,
         Unbiased,
         Version,
         Windows,

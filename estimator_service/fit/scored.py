@@ -19,11 +19,13 @@ ECE_BINS: Final = 15
 class Scored:
     """N observations of C batches of a pair with K positions.
 
-    accepted: float64[N], 0 or 1. log_odds, confidence: float64[N], as predicted. kind: int64[N], label·K + position.
-    cell: int64[N], kind·ECE_BINS + bin of the confidence. sizes: int64[C], observations of each batch, none empty.
+    position: int64[N]. accepted: float64[N], 0 or 1. log_odds, confidence: float64[N], as predicted. kind: int64[N],
+    label·K + position. cell: int64[N], kind·ECE_BINS + bin of the confidence. sizes: int64[C], observations of each
+    batch, none empty.
     """
 
     num_positions: int
+    position: Ints
     accepted: Floats
     log_odds: Floats
     confidence: Floats
@@ -48,26 +50,17 @@ class Scored:
         cell += kind * ECE_BINS
         labels = accepted.astype(np.float64)
         sizes = np.array([len(position)]) if sizes is None else sizes
-        return Scored(num_positions, labels, log_odds, confidence, kind, cell, sizes, odds_against)
+        return Scored(num_positions, position, labels, log_odds, confidence, kind, cell, sizes, odds_against)
 
-    @cached_property
-    def counts(self) -> Floats:
-        """Observations by (batch, label, position, bin): float64[C, 2, K, ECE_BINS]."""
-        return self.tables(None)
+    def table(self, column: Floats | None) -> Floats:
+        """Sums of a column, float64[N] (None: of ones), by (label, position, bin): float64[2, K, ECE_BINS]."""
+        shape = (2, self.num_positions, ECE_BINS)
+        return sums_by(self.cell, column, 2 * self.num_positions * ECE_BINS).reshape(shape)
 
-    @cached_property
-    def predicted(self) -> Floats:
-        """Sums of confidences, as `counts`."""
-        return self.tables(self.confidence)
-
-    def tables(self, column: Floats | None) -> Floats:
-        """Sums of a column, float64[N] (None: of ones), as `counts`.
-
-        Also for sums by position alone: adding to many addresses is faster than to K of them, where each addition
-        waits for the one before.
-        """
-        shape = (len(self.sizes), 2, self.num_positions, ECE_BINS)
-        return sums_by(self._cell_of_batch, column, 2 * shape[0] * self.num_positions * ECE_BINS).reshape(shape)
+    def by_position(self, column: Floats) -> Floats:
+        """Sums of a column, float64[N], by (batch, position): float64[C, K]."""
+        shape = (len(self.sizes), self.num_positions)
+        return sums_by(self._place, column, shape[0] * shape[1]).reshape(shape)
 
     def by_batch(self, column: Floats) -> Floats:
         """Sums of a column, float64[N], by batch: float64[C]."""
@@ -82,8 +75,6 @@ class Scored:
         return value
 
     @cached_property
-    def _cell_of_batch(self) -> Ints:
-        if len(self.sizes) == 1:
-            return self.cell
-        tables = np.arange(len(self.sizes)) * (2 * self.num_positions * ECE_BINS)
-        return self.cell + np.repeat(tables, self.sizes)
+    def _place(self) -> Ints:
+        """batch·K + position of each observation."""
+        return self.position + np.repeat(np.arange(len(self.sizes)) * self.num_positions, self.sizes)

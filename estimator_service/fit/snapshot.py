@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: Grows with every change of what a pair's state holds; other formats are refused.
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 #: Bytes of a snapshot before it is compressed; a pair at K = 64 has some 8 MB. Without it a few megabytes that expand a
 #: thousandfold would be all it takes to end the service.
@@ -27,19 +27,39 @@ _MAGIC: Final = b"acceptd-pair"
 _LENGTH: Final = struct.Struct("<Q")
 
 
-def pack(value: Any, kinds: dict[str, type]) -> bytes:
-    """`value`: numbers, strings, None, arrays, tuples, lists, sets, dicts, and instances of `kinds` (name → class)."""
+class Packing:
+    """A tree laid out; `bytes` compresses it, once, which takes most of the time and needs no interpreter lock."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._packed = b""
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes, 0 before it is compressed."""
+        return len(self._packed)
+
+    def __bytes__(self) -> bytes:
+        if not self._packed:
+            # Level 1: counts are mostly zeros, which it removes as well as slower levels do.
+            self._packed, self._body = _MAGIC + bytes([FORMAT]) + zlib.compress(self._body, 1), b""
+        return self._packed
+
+
+def pack(value: Any, kinds: dict[str, type]) -> Packing:
+    """`value`: numbers, strings, None, arrays, tuples, lists, sets, dicts, and instances of `kinds` (name → class).
+
+    What is packed may change afterwards.
+    """
     arrays: list[NDArray[Any]] = []
     tree = _encode(value, arrays, {kind: name for name, kind in kinds.items()})
     columns = [(array.dtype.str, array.shape) for array in arrays]
     head = json.dumps({"tree": tree, "arrays": columns}).encode()
-    body = b"".join((_LENGTH.pack(len(head)), head, *(array.tobytes() for array in arrays)))
-    # Level 1: counts are mostly zeros, which it removes as well as slower levels do.
-    return _MAGIC + bytes([FORMAT]) + zlib.compress(body, 1)
+    return Packing(b"".join((_LENGTH.pack(len(head)), head, *(array.tobytes() for array in arrays))))
 
 
 def unpack(data: bytes, kinds: dict[str, type]) -> Any:
-    """The reverse of `pack`. Raises ValueError if `data` is not a whole snapshot of this format."""
+    """The reverse of `bytes(pack(…))`. Raises ValueError if `data` is not a whole snapshot of this format."""
     if not data.startswith(_MAGIC) or len(data) <= len(_MAGIC):
         raise ValueError("not a snapshot of a pair")
     if data[len(_MAGIC)] != FORMAT:
@@ -105,12 +125,36 @@ def _encode(value: Any, arrays: list[NDArray[Any]], names: dict[type, str]) -> A
         arrays.append(value)
         return {"array": len(arrays) - 1}
     if isinstance(value, dict):
+        if (kind := _kind_of_all(value)) is not None:
+            return _encode_table(kind, value, arrays, names)
         return {"dict": [[_encode(k, arrays, names), _encode(v, arrays, names)] for k, v in value.items()]}
     for kind in (tuple, list, set):
         if isinstance(value, kind):
-            return {kind.__name__: [_encode(item, arrays, names) for item in (sorted(value) if kind is set else value)]}
+            items = sorted(value) if kind is set else value
+            plain = _PLAIN.issuperset(map(type, items))
+            return {kind.__name__: list(items) if plain else [_encode(item, arrays, names) for item in items]}
     own = [[k, v if type(v) in _PLAIN else _encode(v, arrays, names)] for k, v in _own(value).items()]
     return {"kind": names[type(value)], "own": {"dict": own}}
+
+
+def _kind_of_all(value: dict[Any, Any]) -> type | None:
+    """The dataclass that all values of a dict by name are of; None if they are not."""
+    kinds = set(map(type, value.values()))
+    if len(kinds) == 1 and set(map(type, value)) == {str} and is_dataclass(kind := next(iter(kinds))):
+        return kind
+    return None
+
+
+def _encode_table(
+    kind: type, value: dict[str, Any], arrays: list[NDArray[Any]], names: dict[type, str]
+) -> dict[str, Any]:
+    """Many objects of one dataclass, attribute by attribute: hundreds of workers have thousands of numbers."""
+    columns = []
+    for name in _names(kind) or ():
+        column = [getattr(item, name) for item in value.values()]
+        held = np.array(column) if set(map(type, column)) == {float} else column
+        columns.append([name, _encode(held, arrays, names)])
+    return {"kind": names[kind], "own": {"dict": columns}, "keys": list(value)}
 
 
 def _decode(tree: Any, arrays: list[NDArray[Any]], kinds: dict[str, type]) -> Any:
@@ -124,10 +168,21 @@ def _decode(tree: Any, arrays: list[NDArray[Any]], kinds: dict[str, type]) -> An
         if kind.__name__ in tree:
             return kind(_decode(item, arrays, kinds) for item in tree[kind.__name__])
     made = kinds[tree["kind"]]
-    value: Any = object.__new__(made)
     own = _decode(tree["own"], arrays, kinds)
-    if is_dataclass(made) and own.keys() != {item.name for item in fields(made)}:
+    if is_dataclass(made) and own.keys() != set(_names(made) or ()):
         raise ValueError(f"snapshot is damaged: {made.__name__} has {', '.join(map(str, own))}")
+    if "keys" not in tree:
+        return _made(made, own)
+    columns = [value.tolist() if isinstance(value, np.ndarray) else value for value in own.values()]
+    if any(len(column) != len(tree["keys"]) for column in columns):
+        raise ValueError(f"snapshot is damaged: columns of {made.__name__} differ in length")
+    rows = zip(*columns, strict=True)
+    return {key: _made(made, dict(zip(own, row, strict=True))) for key, row in zip(tree["keys"], rows, strict=True)}
+
+
+def _made(kind: type, own: dict[str, Any]) -> Any:
+    """An instance with these attributes."""
+    value: Any = object.__new__(kind)
     for name, item in own.items():
         # Past a frozen dataclass's guard: the instance is still being made.
         object.__setattr__(value, name, item)

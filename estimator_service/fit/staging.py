@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from acceptd.types import Coefficients
 from estimator_service.fit.histogram import Floats, Ints, Rows
-from estimator_service.fit.journal import Chunk, Codes, journalled_bytes
+from estimator_service.fit.journal import Codes, Stretch, journalled_bytes
 
 #: Observations that wait at most: from about here on the work is in the rows, no longer in the calls. Raising it makes
 #: the pauses longer in which the service answers nobody.
 _OBSERVATIONS: Final = 4_096
 
 #: Batches that wait at most, times K: sums are taken for each of them by position.
-_BATCHES_BY_POSITION: Final = 512
+_BATCHES_BY_POSITION: Final = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,35 +50,38 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """C batches of one version and one standing. order: places among all. sizes: int64[C], observations of each."""
+    """C batches of one version and one standing. order: int64[C], places among all. sizes: int64[C], observations of
+    each. explored: whether some rows are an unbiased sample.
+    """
 
-    order: Sequence[int]
+    order: Ints
     batches: Sequence[Batch]
     rows: Rows
     sizes: Ints
+    explored: bool
 
     @staticmethod
     def of(order: Sequence[int], batches: Sequence[Batch]) -> Group:
         """All their rows, in order."""
-        sizes = np.array([len(batch.rows.features) for batch in batches])
-        if len(batches) == 1:
-            return Group(order, batches, batches[0].rows, sizes)
-        columns = (np.concatenate([getattr(batch.rows, name) for batch in batches]) for name in Columns.__slots__)
-        return Group(order, batches, Columns(*columns), sizes)
+        parts = [batch.rows for batch in batches]
+        rows = parts[0]
+        if len(parts) > 1:
+            rows = Columns(*(np.concatenate([getattr(part, name) for part in parts]) for name in Columns.__slots__))
+        sizes = np.array([len(part.features) for part in parts])
+        return Group(np.array(order), batches, rows, sizes, any(batch.explored for batch in batches))
 
-    @property
-    def explored(self) -> bool:
-        """Whether some rows are an unbiased sample."""
-        return any(batch.explored for batch in self.batches)
-
-    def split(self, *, code: Codes, weight: Floats | None, scores: Floats) -> Iterator[Chunk]:
-        """The batches again, with what was worked out for them together: views of it."""
-        x, weights = self.rows.features, None if weight is None else weight.astype(np.float32)
-        ends = np.cumsum(self.sizes).tolist()
-        for batch, start, end, own in zip(self.batches, [0, *ends], ends, scores, strict=False):
-            rows = slice(start, end)
-            kept = weights[rows] if weights is not None and batch.explored else None
-            yield Chunk(batch.worker, batch.workload, code[rows], x[rows], kept, own)
+    def stretch(self, *, code: Codes, weight: Floats | None, scores: Floats) -> Stretch:
+        """The batches with what was worked out for them."""
+        return Stretch(
+            [batch.worker for batch in self.batches],
+            [batch.workload for batch in self.batches],
+            self.order,
+            self.sizes,
+            code,
+            self.rows.features,
+            None if weight is None else weight.astype(np.float32),
+            scores,
+        )
 
 
 @dataclass(slots=True)

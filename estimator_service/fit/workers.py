@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from statistics import median
 from typing import Final
 
 import numpy as np
@@ -186,8 +187,8 @@ class Judge:
         """
         self.rounds += 1
         self.dispersion = dispersion if self.rounds == 1 else _MEMORY * self.dispersion + (1 - _MEMORY) * dispersion
+        heard = np.flatnonzero(found.n >= _MIN_OBSERVATIONS)
         columns = (
-            found.n,
             found.information,
             found.information * found.slope,
             found.shift_information * found.shift,
@@ -196,23 +197,23 @@ class Judge:
             found.compared,
             found.scarcer,
         )
-        for name, n, *sums in zip(names, *(column.tolist() for column in columns), strict=True):
+        for name in names:
             # Taken out and put back at the end: the records stay in order of when they were last heard of.
-            record = self.records.pop(name, None) or WorkerRecord()
-            self.records[name] = record
-            if n >= _MIN_OBSERVATIONS:
-                record.remember(sums)
+            record = self.records.pop(name, None)
+            self.records[name] = record or WorkerRecord()
+        judged = [names[i] for i in heard.tolist()]
+        for name, *sums in zip(judged, *(column[heard].tolist() for column in columns), strict=True):
+            self.records[name].remember(sums)
         while len(self.records) > MAX_WORKERS:
             del self.records[next(iter(self.records))]
-        judged = [name for name, n in zip(names, found.n, strict=True) if n >= _MIN_OBSERVATIONS]
         if len(self.records) < 2 or not judged:
             return ()
         return self._decide(judged)
 
     def _decide(self, judged: list[str]) -> tuple[str, ...]:
         peers = [record for record in self.records.values() if record.information > 0]
-        typical = float(np.median([r.slope / r.information for r in peers])) if len(peers) >= 3 else 1.0
-        level = float(np.median([r.shift / r.shift_information for r in peers]))
+        typical = median([r.slope / r.information for r in peers]) if len(peers) >= 3 else 1.0
+        level = median([r.shift / r.shift_information for r in peers])
         reasons = {name: _fault(self.records[name], max(typical, 0.0), self.dispersion) for name in judged}
         # Where half of all differ from the coefficients, the coefficients are what is wrong.
         if sum(1 for reason in reasons.values() if reason) * 2 > len(peers):
@@ -236,7 +237,9 @@ class Judge:
 
     def weights(self, names: tuple[str, ...], observations: Floats) -> Floats:
         """Weight of each worker's rows in the merge: 0 in quarantine, below 1 beyond the cap. float64[W]."""
-        weights = np.array([0.0 if self.reason(name) else 1.0 for name in names])
+        weights = np.ones(len(names))
+        if quarantined := self.quarantined:
+            weights[[name in quarantined for name in names]] = 0.0
         counts = observations[(weights > 0) & (observations > 0)]
         if len(counts) >= 3:
             weights *= np.minimum(1.0, _CAP * np.median(counts) / np.maximum(observations, 1.0))

@@ -11,6 +11,7 @@ from estimator_service.pair import MAX_RECENT
 from estimator_service.storage.records import HistoryRecord, JournalRecord, PairRecord, Record, SnapshotRecord
 
 if TYPE_CHECKING:
+    from estimator_service.fit.snapshot import Packing
     from estimator_service.pair import Pair
     from estimator_service.publication import Publication
     from estimator_service.worker import Worker
@@ -40,13 +41,14 @@ class Account:
     others: list[Record] = field(default_factory=list)
     bytes: int = 0
     workers: dict[tuple[str, int], Worker] = field(default_factory=dict)
-    _snapshot_bytes: int = _LEAST_SNAPSHOT_BYTES
+    _window: Packing | None = None
     folded: bool = False
 
     def grow(self, size: int, *, may_fold: bool) -> bool:
         """An event of `size` bytes happens. Whether it is left to the next snapshot, which is far smaller than all."""
         self.bytes += size
-        if may_fold and self.bytes > _EVENTS_A_SNAPSHOT * self._snapshot_bytes:
+        snapshot_bytes = max(self._window.size if self._window else 0, _LEAST_SNAPSHOT_BYTES)
+        if may_fold and self.bytes > _EVENTS_A_SNAPSHOT * snapshot_bytes:
             self.folded = True
             self.events = []
         return self.folded
@@ -61,12 +63,12 @@ class Account:
 
     def snapshot(self, ticket: int, now: float, wall: float) -> list[Record]:
         """The pair's state after the event `ticket`, with the marks that belong to it."""
-        header, window = self.pair.state()
+        header, window = self.pair.snapshot()
         records: list[Record] = [worker.mark() for worker in self.workers.values()]
         records.append(SnapshotRecord(self.pair.id, ticket, wall, json.dumps(header), window))
         self.last_snapshot = now
         self.events, self.bytes, self.workers = [], 0, {}
-        self._snapshot_bytes, self.folded = max(len(window), _LEAST_SNAPSHOT_BYTES), False
+        self._window, self.folded = window, False
         return records
 
     def whole(self, ticket: int, now: float, wall: float) -> list[Record]:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from estimator_service.fit.snapshot import Packing
 
 
 @dataclass(frozen=True)
@@ -71,19 +75,21 @@ class MarkRecord:
 
 @dataclass(frozen=True)
 class SnapshotRecord:
-    """A pair's state after the event `ticket`. header: JSON, exact counters. window: the model's bytes."""
+    """A pair's state after the event `ticket`. header: JSON, exact counters. window: the model's bytes, or what makes
+    them when the store asks.
+    """
 
     pair: str
     ticket: int
     taken: float
     header: str
-    window: bytes
+    window: bytes | Packing
 
     @property
     def checksum(self) -> bytes:
         """SHA-256 over everything else."""
         digest = hashlib.sha256(f"{self.pair}\n{self.ticket}\n{self.taken!r}\n{self.header}\n".encode())
-        digest.update(self.window)
+        digest.update(bytes(self.window))
         return digest.digest()
 
 

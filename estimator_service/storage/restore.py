@@ -62,7 +62,7 @@ def _restore_pair(fleet: Fleet, pair: Pair, store: Store) -> None:
     snapshot = store.snapshot(pair.id)
     if snapshot is not None:
         try:
-            pair.restore(json.loads(snapshot.header), snapshot.window)
+            pair.restore(json.loads(snapshot.header), bytes(snapshot.window))
         except (KeyError, TypeError, ValueError) as error:
             logger.error("window of %s cannot be read and starts anew: %r", pair.id, error)
     events = 0

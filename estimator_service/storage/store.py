@@ -227,7 +227,7 @@ class Store:
             case SnapshotRecord():
                 self._execute(
                     "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?, ?)",
-                    (record.pair, record.ticket, record.taken, record.header, record.window, record.checksum),
+                    (record.pair, record.ticket, record.taken, record.header, bytes(record.window), record.checksum),
                 )
             case PairRecord():
                 self._execute(

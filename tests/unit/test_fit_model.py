@@ -292,7 +292,7 @@ def test_a_snapshot_whose_parts_lack_or_exceed_an_attribute_is_refused():
             kinds[kind] = [name for name, _ in own]
 
     assert PairModel.from_bytes(edited(data, find)).to_bytes() == data
-    assert {"Points", "CalibrationSums", "DriftDetector", "Windows", "WorkerRecord", "Chunk"} <= kinds.keys()
+    assert {"Points", "CalibrationSums", "DriftDetector", "Windows", "WorkerRecord", "Stretch"} <= kinds.keys()
     for kind, names in kinds.items():
         for name in names:
 

@@ -18,7 +18,7 @@ LIMIT = 64 * 1024 * 1024
 
 def test_what_was_packed_comes_back():
     value = {"a": np.arange(5.0), "b": (1, None, "x"), "c": {3, 4}}
-    again = unpack(pack(value, {}), {})
+    again = unpack(bytes(pack(value, {})), {})
     assert again["a"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert (again["b"], again["c"]) == (value["b"], value["c"])
 
