@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from acceptd.codec import observations_of
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -35,7 +37,7 @@ class Counters:
     exclusions: Counter[int] = field(default_factory=Counter)
     rejects: Counter[int] = field(default_factory=Counter)
     rows_rejected: int = 0
-    _waiting: list[tuple[NDArray[np.int64], NDArray[np.uint8]]] = field(default_factory=list)
+    _waiting: list[tuple[NDArray[np.uint8], NDArray[np.uint8]]] = field(default_factory=list)
     _rows_waiting: int = 0
 
     @classmethod
@@ -59,16 +61,16 @@ class Counters:
         """Counts each observed position of `rows`, whose columns must not change any more, and its label."""
         self.blocks += len(rows)
         self._rows_waiting += len(rows)
-        self._waiting.append((rows.observed, rows.accepted))
+        self._waiting.append((rows.accepted, rows.admitted))
         if len(self._waiting) >= _BATCHES or self._rows_waiting >= _ROWS:
             self._settle()
 
     def _settle(self) -> None:
         if not self._waiting:
             return
-        observed, accepted = map(np.concatenate, zip(*self._waiting, strict=True))
+        accepted, admitted = map(np.concatenate, zip(*self._waiting, strict=True))
         self._waiting, self._rows_waiting = [], 0
-        self._observations += _deeper_than(observed, len(self._observations))
+        self._observations += _deeper_than(observations_of(accepted, admitted), len(self._observations))
         self._acceptances += _deeper_than(accepted, len(self._acceptances))
 
     def exclude(self, reason: int, blocks: int) -> None:

@@ -84,8 +84,8 @@ def decode_batch(message: estimator_pb2.ObservationBatch, num_positions: int) ->
     if admitted_bytes.translate(None, _BYTES[1 : num_positions + 1]):
         _reject_where((admitted < 1) | (admitted > num_positions), "admitted", admitted, f"1 to K = {num_positions}")
     _reject_where(accepted > admitted, "accepted", accepted, "at most the row's admitted")
-    observed = observations_of(accepted, admitted)
-    total = int(observed.sum())
+    # `observations_of`, added up as bytes: of a small batch the rows take less time than a sum of numpy takes to start.
+    total = sum(np.minimum(accepted + np.uint8(1), admitted).tobytes())
     features = _floats(message.features, "features", total, MAX_LOG_ODDS)
     if segment_bytes:
         segments = np.frombuffer(segment_bytes, np.uint8)
@@ -95,7 +95,7 @@ def decode_batch(message: estimator_pb2.ObservationBatch, num_positions: int) ->
     else:
         segments = np.full(rows, UNKNOWN_SEGMENT, np.uint8)
     explored, propensities = _exploration(message, admitted)
-    decoded = Observations(
+    return Observations(
         accepted,
         admitted,
         features,
@@ -105,9 +105,6 @@ def decode_batch(message: estimator_pb2.ObservationBatch, num_positions: int) ->
         _floats(message.entropies, "entropies", total) if message.entropies else None,
         _floats(message.margins, "margins", total) if message.margins else None,
     )
-    # Known already: where a cached property keeps its value.
-    vars(decoded)["observed"] = observed
-    return decoded
 
 
 def encode_batch(
