@@ -18,8 +18,9 @@ import grpc
 import uvloop
 
 from acceptd.types import SegmentCoefficients
-from acceptd.v1.estimator_pb2 import BatchResult, ObservationBatch, UpdateStatus
+from acceptd.v1.estimator_pb2 import ObservationBatch, UpdateStatus
 from benchmarks.bare import Bare
+from estimator_service.answers import Acceptance
 from estimator_service.config import load_settings
 from estimator_service.heap import shorten_collections
 from estimator_service.polling import read_in_place
@@ -174,9 +175,9 @@ class Learned:
         self._clear()
         apply = Session._batch
 
-        def note(session: Session, batch: ObservationBatch) -> tuple[BatchResult, int]:
+        def note(session: Session, batch: ObservationBatch) -> tuple[Any, int]:
             answer = apply(session, batch)
-            if answer[0].rows_accepted:
+            if isinstance(answer[0], Acceptance):
                 values = session.worker.incarnation, batch.sequence, time.perf_counter()
                 for column, value in zip(self._columns, values, strict=True):
                     column.append(value)

@@ -126,13 +126,16 @@ class _Feed:
             self._template.sequence += 1
 
     def _read(self) -> None:
+        last = 0
         try:
             for response in self._responses:
                 if response.HasField("batch_result"):
                     if response.batch_result.rows_rejected:
                         self._failure = f"refused: {response.batch_result}"
-                    self._room.release()
-                    self._answered.release()
+                    # One answer may be to several batches.
+                    batches, last = response.batch_result.last_sequence - last, response.batch_result.last_sequence
+                    self._room.release(batches)
+                    self._answered.release(batches)
         except grpc.RpcError as error:
             self._failure = f"the stream ended: {error}"
             self._answered.release()

@@ -136,7 +136,12 @@ class Settings(BaseSettings):
 
     flush_rows: int = Field(256, ge=1, le=MAX_ROWS, description="rows after which a worker sends a batch")
     flush_seconds: float = Field(1.0, gt=0, le=60, description="age after which a worker sends a batch")
-    heartbeat_seconds: float = Field(5.0, gt=0, le=600, description="time between heartbeats to each worker")
+    answer_seconds: float = Field(
+        0.25, ge=0, le=5, description="least time between two answers that accept batches of a worker; 0: none"
+    )
+    heartbeat_seconds: float = Field(
+        5.0, gt=0, le=600, description="time after which a worker's coefficients are confirmed, unless a push did"
+    )
     coefficients_max_age_seconds: float = Field(
         60.0, gt=0, le=86_400, description="age without a heartbeat after which workers stop trusting coefficients"
     )

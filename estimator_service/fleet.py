@@ -65,7 +65,6 @@ class Fleet:
         self.empty = asyncio.Event()
         self.empty.set()
         self.draining = False
-        self._last_heartbeat = clock.monotonic()
 
     # Streams
 
@@ -215,14 +214,12 @@ class Fleet:
             self._close_round(pair)
 
     def tick(self) -> None:
-        """What is due by time: rounds, heartbeats, the ledger. Called several times a second."""
+        """What is due by time: rounds, answers, heartbeats, the ledger. Called several times a second."""
         for pair in self.pairs.values():
             self.applied(pair)
         now = self.clock.monotonic()
-        if now - self._last_heartbeat >= self.settings.heartbeat_seconds:
-            self._last_heartbeat = now
-            for session in self.sessions.values():
-                session.heartbeat()
+        for session in self.sessions.values():
+            session.look(now)
         self.ledger.tick()
 
     def _close_round(self, pair: Pair) -> None:

@@ -1,13 +1,13 @@
-"""What one stream still has to send, encoded. Results in order, everything else only in its latest state."""
+"""What one stream still has to send, encoded. Answers in order, everything else only in its latest state."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from acceptd.v1 import estimator_pb2
+from estimator_service.answers import Acceptance, Answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,21 +25,22 @@ class Ending:
 class Outbox:
     """One sender takes from it with `take` / `wait`; sessions and the board put into it, and never wait.
 
-    Bounds: results are at most the batches in flight, since `room` tells the reader to stop reading; the update,
+    Bounds: answers are at most the batches in flight, since `room` tells the reader to stop reading; the update,
     the heartbeat and the drain notice are one slot each. `latest_update` is asked when the sender is ready, so a slow
-    reader gets the newest coefficients and none in between; it gives an encoded StreamResponse.
+    reader gets the newest coefficients and none in between; it gives an encoded StreamResponse. `monotonic`: seconds.
     """
 
     def __init__(
         self,
-        max_results: int,
+        answers: Answers,
         committed: Callable[[], int],
         latest_update: Callable[[], bytes | None],
+        monotonic: Callable[[], float],
     ) -> None:
-        self._max_results = max_results
         self._committed = committed
         self._latest_update = latest_update
-        self._results: deque[tuple[int, estimator_pb2.BatchResult]] = deque()
+        self._monotonic = monotonic
+        self._answers = answers
         self._heartbeat: estimator_pb2.Heartbeat | None = None
         self._drain: estimator_pb2.Drain | None = None
         self._finishing = False
@@ -49,12 +50,18 @@ class Outbox:
         self._room = asyncio.Event()
         self._room.set()
 
-    def result(self, result: estimator_pb2.BatchResult, ticket: int) -> None:
-        """Queues an answer that may leave once the store has committed `ticket` (0: at once)."""
-        self._results.append((ticket, result))
-        if len(self._results) >= self._max_results:
+    def result(self, result: Acceptance | estimator_pb2.BatchResult, ticket: int) -> None:
+        """Queues the answer to a batch, which may leave once the store has committed `ticket` (0: at once)."""
+        self._answers.add(result, ticket, self._committed(), self._monotonic())
+        if not self._answers.room:
             self._room.clear()
-        self._wake.set()
+        if self._answers.due:
+            self._wake.set()
+
+    def look(self, now: float) -> None:
+        """Sends answers that have waited long enough for others to join them. now: monotonic seconds."""
+        if self._answers and self._answers.look(now):
+            self._wake.set()
 
     def heartbeat(self, heartbeat: estimator_pb2.Heartbeat) -> None:
         """Sends this heartbeat, or replaces one that has not left yet."""
@@ -62,21 +69,23 @@ class Outbox:
         self._wake.set()
 
     def drain(self, drain: estimator_pb2.Drain) -> None:
-        """Announces the end; the results queued before it still leave first."""
+        """Announces the end; the answers queued before it still leave first."""
         self._drain = drain
+        self._answers.due = True
         self._wake.set()
 
     def end(self, ending: Ending) -> None:
         """Ends the stream: nothing more is sent but what is ready now. The first ending counts."""
         if self._ending is None:
             self._ending = ending
+        self._answers.due = True
         self._ended.set()
         self._room.set()
         self._wake.set()
 
     def finish(self) -> None:
         """The worker will send no more: the stream ends once its batches are answered."""
-        self._finishing = True
+        self._finishing = self._answers.due = True
         self._wake.set()
 
     def wake(self) -> None:
@@ -85,8 +94,8 @@ class Outbox:
 
     @property
     def waiting(self) -> bool:
-        """Whether there are answers that have not left."""
-        return bool(self._results)
+        """Whether there are answers that would leave if the store had committed what they say."""
+        return bool(self._answers) and self._answers.due
 
     @property
     def ending(self) -> Ending | None:
@@ -95,11 +104,11 @@ class Outbox:
 
     @property
     def room(self) -> bool:
-        """Whether another result fits."""
+        """Whether another answer fits."""
         return self._room.is_set()
 
     async def wait_for_room(self) -> None:
-        """Returns when another result fits or the stream ends."""
+        """Returns when another answer fits or the stream ends."""
         await self._room.wait()
 
     async def wait_for_ending(self) -> None:
@@ -112,9 +121,8 @@ class Outbox:
 
     def take(self) -> bytes | None:
         """The next StreamResponse, None if there is nothing to send now."""
-        if self._results and self._results[0][0] <= self._committed():
-            _, result = self._results.popleft()
-            if len(self._results) < self._max_results:
+        if self._answers.due and (result := self._answers.take(self._committed(), self._monotonic())) is not None:
+            if self._answers.room:
                 self._room.set()
             return estimator_pb2.StreamResponse(batch_result=result).SerializeToString()
         update = self._latest_update()
@@ -123,10 +131,10 @@ class Outbox:
         if self._heartbeat is not None:
             heartbeat, self._heartbeat = self._heartbeat, None
             return estimator_pb2.StreamResponse(heartbeat=heartbeat).SerializeToString()
-        if self._drain is not None and not self._results:
+        if self._drain is not None and not self._answers:
             drain, self._drain, self._finishing = self._drain, None, True
             return estimator_pb2.StreamResponse(drain=drain).SerializeToString()
-        if self._finishing and not self._results:
+        if self._finishing and not self._answers:
             self.end(Ending("OK", ""))
         self._wake.clear()
         return None

@@ -77,12 +77,12 @@ class EstimatorServicer:
 
     async def stream(
         self,
-        requests: AsyncIterator[estimator_pb2.StreamRequest | None],
+        _: AsyncIterator[estimator_pb2.StreamRequest | None],
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> None:
-        """One worker, from Hello to the end of its stream."""
+        """One worker, from Hello to the end of its stream. Reads through `context`, which takes a step less."""
         try:
-            session = await self._greet(requests, context)
+            session = await self._greet(context)
         except Refusal as refusal:
             self._gate.refused(refusal, f"/{SERVICE}/Stream", context.peer())
             await self._abort(context, _ending(refusal))
@@ -93,7 +93,7 @@ class EstimatorServicer:
         outbox = session.outbox
         guest = self._gate.enter(CALLER.get(), lambda refusal: session.end(_ending(refusal)))
         sender = asyncio.ensure_future(_send(outbox, context))
-        reader = asyncio.ensure_future(_receive(session, requests))
+        reader = asyncio.ensure_future(_receive(session, context))
         ended = asyncio.ensure_future(outbox.wait_for_ending())
         try:
             await asyncio.wait((sender, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -108,20 +108,16 @@ class EstimatorServicer:
         if outbox.ending is not None and outbox.ending.code != "OK":
             await self._abort(context, outbox.ending)
 
-    async def _greet(
-        self,
-        requests: AsyncIterator[estimator_pb2.StreamRequest | None],
-        context: grpc.aio.ServicerContext[Any, Any],
-    ) -> Session:
+    async def _greet(self, context: grpc.aio.ServicerContext[Any, Any]) -> Session:
         if self._fleet.draining:
             raise Draining("the service is stopping")
         try:
             async with asyncio.timeout(self._fleet.settings.hello_seconds):
-                request = await anext(requests, None)
+                request = await context.read()
         except TimeoutError:
             raise NoHello(f"no Hello within {self._fleet.settings.hello_seconds:g} s") from None
-        if request is None or not request.HasField("hello"):
-            kind = request.WhichOneof("message") if request is not None else None
+        if not isinstance(request, estimator_pb2.StreamRequest) or not request.HasField("hello"):
+            kind = request.WhichOneof("message") if isinstance(request, estimator_pb2.StreamRequest) else None
             raise NoHello(f"first message is {kind or 'empty or not a StreamRequest'}; accepted: hello")
         self._gate.check_pair(CALLER.get(), decode_pair_key(request.hello.pair))
         # Taking over a worker's name ends its stream and moves its marks.
@@ -166,10 +162,10 @@ async def _send(outbox: Outbox, context: grpc.aio.ServicerContext[Any, Any]) -> 
         await outbox.wait()
 
 
-async def _receive(session: Session, requests: AsyncIterator[estimator_pb2.StreamRequest | None]) -> None:
+async def _receive(session: Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
     """Hands messages to the session until the worker or the session ends the stream."""
     outbox = session.outbox
-    async for request in requests:
+    while (request := await context.read()) is not grpc.aio.EOF:
         if not outbox.room:
             await outbox.wait_for_room()
         if session.closed:

@@ -14,6 +14,7 @@ from acceptd.names import printable
 from acceptd.types import Version
 from acceptd.v1 import estimator_pb2, types_pb2
 from acceptd.v1.estimator_pb2 import RejectReason
+from estimator_service.answers import Acceptance, Answers
 from estimator_service.outbox import Ending, Outbox
 from estimator_service.storage.ledger import RETRY_SECONDS
 from estimator_service.zero_budget import ZeroBudget
@@ -54,6 +55,8 @@ class Session:
         self.applied: Version | None = self.held if hello.HasField("version") else None
         #: Sequence that this stream's first batch had: it alone may follow a gap, also when it was postponed.
         self._begins_at = 0
+        #: When the age of the worker's coefficients was last renewed, by a push that it took or a heartbeat.
+        self._renewed = fleet.clock.monotonic()
         able = hello.capabilities
         #: Of what it can be sent; -1: nothing but the straight line, which has no segments.
         self._max_knots = able.max_knots if able.max_segments > 1 else -1
@@ -61,7 +64,12 @@ class Session:
         self._nonce = 0
         self._told: tuple[Mode, float] | None = None
         self._pushed: OrderedDict[int, tuple[Version, float]] = OrderedDict()
-        self.outbox = Outbox(fleet.settings.max_in_flight, lambda: fleet.ledger.committed, self._next_update)
+        self.outbox = Outbox(
+            Answers(fleet.settings.max_in_flight, fleet.settings.answer_seconds),
+            lambda: fleet.ledger.committed,
+            self._next_update,
+            fleet.clock.monotonic,
+        )
         self._watch: Watch[Publication] = fleet.board.watch(pair.id, self.outbox.wake)
 
     def welcome(self) -> estimator_pb2.Welcome:
@@ -109,9 +117,12 @@ class Session:
         """Whether the worker said that verifying less is hardly cheaper."""
         return self.costs is not None and not self.costs.can_trim
 
-    def heartbeat(self) -> None:
-        """Renews the age of the coefficients the worker has, or had offered."""
-        self.outbox.heartbeat(estimator_pb2.Heartbeat(version=encode_version(self.pair.publication.version)))
+    def look(self, now: float) -> None:
+        """Sends what is due by time. Called several times a second, at `now`: monotonic seconds."""
+        self.outbox.look(now)
+        if now - self._renewed >= self._fleet.settings.heartbeat_seconds:
+            self._renewed = now
+            self.outbox.heartbeat(estimator_pb2.Heartbeat(version=encode_version(self.pair.publication.version)))
 
     def end(self, ending: Ending) -> None:
         """Stops applying what arrives and ends the stream."""
@@ -128,7 +139,7 @@ class Session:
         self.closed = True
         self._watch.close()
 
-    def _batch(self, batch: estimator_pb2.ObservationBatch) -> tuple[estimator_pb2.BatchResult, int]:
+    def _batch(self, batch: estimator_pb2.ObservationBatch) -> tuple[Acceptance | estimator_pb2.BatchResult, int]:
         """The result of one batch and the ticket to wait for before it is sent."""
         if (untimely := self._untimely(batch)) is not None:
             return untimely
@@ -149,12 +160,13 @@ class Session:
         worker.last_sequence = sequence
         set_aside = self.pair.apply(observations, batch.exclusions, version, workload, worker.name)
         ticket = self._fleet.ledger.batch(self.pair, worker, workload, batch)
+        result: Acceptance | estimator_pb2.BatchResult
         if set_aside:
             result = self._result(batch, RejectReason.REJECT_REASON_QUARANTINED, f"in quarantine: {set_aside}")
         else:
             worker.blocks += rows
             self._fleet.taps.offer(self.pair.id, worker.name, workload, batch)
-            result = estimator_pb2.BatchResult(sequence=sequence, last_sequence=sequence, rows_accepted=rows)
+            result = Acceptance(sequence, rows)
         self._fleet.applied(self.pair)
         return result, ticket
 
@@ -291,7 +303,8 @@ class Session:
             self._fleet.metrics.streams.refused(self.pair.id)
         else:
             self.held = max(self.held, version)
-            self._fleet.metrics.streams.applied(self.pair.id, self._fleet.clock.monotonic() - pushed_at)
+            self._renewed = self._fleet.clock.monotonic()
+            self._fleet.metrics.streams.applied(self.pair.id, self._renewed - pushed_at)
         if status.HasField("version"):
             self.applied = decode_version(status.version)
 

@@ -28,7 +28,8 @@ async def start() -> AsyncIterator[Start]:
     servers: list[Server] = []
 
     async def start_(**flags: Any) -> Server:
-        defaults = {"listen": "127.0.0.1:0", "metrics_listen": "", "drain_seconds": 1.0}
+        # One answer a batch: `RawWorker` sends the next when it has that of the one before.
+        defaults = {"listen": "127.0.0.1:0", "metrics_listen": "", "drain_seconds": 1.0, "answer_seconds": 0}
         server = await Server.start(load_settings({**defaults, **flags}, environ={}))
         servers.append(server)
         return server

@@ -24,7 +24,7 @@ class ServiceProcess:
     """Started when constructed; `address` is what it bound."""
 
     def __init__(self, **flags: Any) -> None:
-        flags = {"listen": "127.0.0.1:0", "metrics_listen": "", "drain_seconds": 1.0, **flags}
+        flags = {"listen": "127.0.0.1:0", "metrics_listen": "", "drain_seconds": 1.0, "answer_seconds": 0, **flags}
         self.process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, json.dumps(flags)],
             stdout=subprocess.PIPE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import os
 import random
 import tracemalloc
@@ -86,6 +87,7 @@ def batch(sequence: int, rng: np.random.Generator, count: int = 8) -> estimator_
 def check_answers(session, before: int) -> None:
     """Every answer that is a refusal names its reason, and only accepted rows were counted."""
     accepted = 0
+    session.outbox.look(math.inf)
     while (data := session.outbox.take()) is not None:
         message = estimator_pb2.StreamResponse.FromString(data)
         if message.WhichOneof("message") == "batch_result":
