@@ -8,13 +8,13 @@ latencies. A worker that has its batches in flight unanswered sends no more unti
 does: such flushes are "held back", and what the hook would then wait with is bounded and counted there. A tenth of
 the workers drops its connection every other second and comes back.
 
-batch → result: from a batch's write to its answer; in the window: to when the service has applied it. publish → ACK:
-from a publication to each worker's acknowledgement at the service; beside it the same for a bare gRPC server on this
-machine, which writes as many bytes to as many streams and does nothing else. Both: the way of an observation into
-coefficients in force, apart from the wait for its round's end, which is a setting: one wait until a batch is in the
-window and one for an ACK, drawn at random. The goal is a p99 of 50 ms with up to 500 workers. Exits with 1 if the
-service's count of blocks is not exactly what was acknowledged, if a version went back, or if memory grew. --record
-writes benchmarks/load.json.
+batch → result: from a batch's write to its answer, which those of a worker that flushes often share; in the window:
+to when the service has applied it. publish → ACK: from a publication to each worker's acknowledgement at the service;
+beside it the same for a bare gRPC server on this machine, which writes as many bytes to as many streams and does
+nothing else. Both: the way of an observation into coefficients in force, apart from the wait for its round's end,
+which is a setting: one wait until a batch is in the window and one for an ACK, drawn at random. The goal is a p99 of
+50 ms with up to 500 workers. Exits with 1 if the service's count of blocks is not exactly what was acknowledged, if a
+version went back, or if memory grew. --record writes benchmarks/load.json.
 """
 
 from __future__ import annotations
