@@ -6,7 +6,7 @@ import json
 import math
 import struct
 import zlib
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -27,22 +27,29 @@ _MAGIC: Final = b"acceptd-pair"
 _LENGTH: Final = struct.Struct("<Q")
 
 
+@dataclass
+class Size:
+    """Bytes that something takes, 0 while that is not known."""
+
+    bytes: int = 0
+
+
 class Packing:
-    """A tree laid out; `bytes` compresses it, once, which takes most of the time and needs no interpreter lock."""
+    """A tree laid out; `bytes` compresses it, once, which takes most of the time and needs no interpreter lock.
+
+    For one thread at a time. size: known once it was compressed; to be kept by who wants no more than that.
+    """
 
     def __init__(self, body: bytes) -> None:
+        self.size = Size()
         self._body = body
         self._packed = b""
-
-    @property
-    def size(self) -> int:
-        """Bytes it takes, 0 before it is compressed."""
-        return len(self._packed)
 
     def __bytes__(self) -> bytes:
         if not self._packed:
             # Level 1: counts are mostly zeros, which it removes as well as slower levels do.
             self._packed, self._body = _MAGIC + bytes([FORMAT]) + zlib.compress(self._body, 1), b""
+            self.size.bytes = len(self._packed)
         return self._packed
 
 

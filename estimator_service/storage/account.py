@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from acceptd.codec import encode_pair_key
+from estimator_service.fit.snapshot import Size
 from estimator_service.pair import MAX_RECENT
 from estimator_service.storage.records import HistoryRecord, JournalRecord, PairRecord, Record, SnapshotRecord
 
 if TYPE_CHECKING:
-    from estimator_service.fit.snapshot import Packing
     from estimator_service.pair import Pair
     from estimator_service.publication import Publication
     from estimator_service.worker import Worker
@@ -41,14 +41,13 @@ class Account:
     others: list[Record] = field(default_factory=list)
     bytes: int = 0
     workers: dict[tuple[str, int], Worker] = field(default_factory=dict)
-    _window: Packing | None = None
+    _window: Size = field(default_factory=Size)
     folded: bool = False
 
     def grow(self, size: int, *, may_fold: bool) -> bool:
         """An event of `size` bytes happens. Whether it is left to the next snapshot, which is far smaller than all."""
         self.bytes += size
-        snapshot_bytes = max(self._window.size if self._window else 0, _LEAST_SNAPSHOT_BYTES)
-        if may_fold and self.bytes > _EVENTS_A_SNAPSHOT * snapshot_bytes:
+        if may_fold and self.bytes > _EVENTS_A_SNAPSHOT * max(self._window.bytes, _LEAST_SNAPSHOT_BYTES):
             self.folded = True
             self.events = []
         return self.folded
@@ -68,7 +67,7 @@ class Account:
         records.append(SnapshotRecord(self.pair.id, ticket, wall, json.dumps(header), window))
         self.last_snapshot = now
         self.events, self.bytes, self.workers = [], 0, {}
-        self._window, self.folded = window, False
+        self._window, self.folded = window.size, False
         return records
 
     def whole(self, ticket: int, now: float, wall: float) -> list[Record]:

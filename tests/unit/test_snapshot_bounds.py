@@ -6,6 +6,7 @@ import json
 import struct
 import tracemalloc
 import zlib
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -55,3 +56,59 @@ def test_a_few_bytes_do_not_become_gigabytes(make):
     finally:
         tracemalloc.stop()
     assert peak < 3 * LIMIT
+
+
+def test_what_was_packed_may_change_before_it_is_compressed():
+    value = {"a": np.arange(5.0), "b": [1, 2]}
+    packing = pack(value, {})
+    value["a"] += 1
+    value["b"].append(3)
+    assert packing.size.bytes == 0
+    data = bytes(packing)
+    assert packing.size.bytes == len(data)
+    again = unpack(data, {})
+    assert (again["a"].tolist(), again["b"]) == ([0.0, 1.0, 2.0, 3.0, 4.0], [1, 2])
+
+
+@dataclass
+class Kept:
+    """Some record."""
+
+    number: float
+    label: str
+    count: int
+
+
+KINDS = {"Kept": Kept}
+
+
+def test_records_by_name_are_kept_by_column():
+    value = {"x": Kept(0.1, "a", 1), "y": Kept(-0.0, "b", 2**60), "z": Kept(1e-320, "", 0)}
+    again = unpack(bytes(pack(value, KINDS)), KINDS)
+    assert repr(again) == repr(value)
+    assert list(again) == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"keys": ["x"]},
+        {"keys": ["x", "y", "z"]},
+        {"keys": [["x"], ["y"]]},
+        {"keys": 3},
+        {"own": {"dict": [["number", {"array": 0}], ["label", {"list": ["a"]}], ["count", {"list": [1, 2]}]]}},
+        {"own": {"dict": [["number", {"array": 0}], ["label", 7], ["count", {"list": [1, 2]}]]}},
+        {"own": {"dict": [["number", {"array": 0}], ["count", {"list": [1, 2]}]]}},
+        {"own": 5},
+        {"kind": "Other"},
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(change):
+    body = zlib.decompress(bytes(pack({"x": Kept(0.5, "a", 1), "y": Kept(1.5, "b", 2)}, KINDS))[len(HEAD) :])
+    (size,) = struct.unpack_from("<Q", body)
+    head = json.loads(body[8 : 8 + size])
+    head["tree"] |= change
+    text = json.dumps(head).encode()
+    data = HEAD + zlib.compress(struct.pack("<Q", len(text)) + text + body[8 + size :])
+    with pytest.raises(ValueError, match="damaged"):
+        unpack(data, KINDS)
