@@ -28,8 +28,8 @@ class _Answer:
 
 class Answers:
     """In order of the batches. A worker that flushes rarely gets each answer at once; one that flushes often gets some
-    a second, since to write a message costs the service as much as to learn from a small batch. Before half of the
-    batches that may be unanswered are, all leave.
+    a second, since to write a message costs the service as much as to learn from a small batch. All leave once half of
+    the batches that may be unanswered are.
 
     max_batches: that may be unanswered. pause: seconds from an answer to the next, where it only says that batches were
     accepted; the last of them waits twice as long for company. due: whether they leave now, as far as the store has
@@ -59,14 +59,19 @@ class Answers:
             self.due = True
         if self._queue and isinstance(result, Acceptance):
             last = self._queue[-1]
-            # What could leave now is not made to wait for a commit.
-            if isinstance(last.result, Acceptance) and not last.ticket <= committed < ticket:
+            # What is to leave is not made to wait for another commit.
+            waits = ticket > committed and (self.due or last.ticket <= committed)
+            if isinstance(last.result, Acceptance) and not waits:
                 last.result.sequence = result.sequence
                 last.result.rows_accepted += result.rows_accepted
-                last.ticket = ticket
+                last.ticket = max(last.ticket, ticket)
                 last.batches += 1
                 return
         self._queue.append(_Answer(result, ticket))
+
+    def hurry(self) -> None:
+        """Lets those there are leave now."""
+        self.due = self.due or bool(self._queue)
 
     def look(self, now: float) -> bool:
         """Whether they are due by `now`. Called several times a second."""

@@ -137,7 +137,10 @@ class Settings(BaseSettings):
     flush_rows: int = Field(256, ge=1, le=MAX_ROWS, description="rows after which a worker sends a batch")
     flush_seconds: float = Field(1.0, gt=0, le=60, description="age after which a worker sends a batch")
     answer_seconds: float = Field(
-        0.25, ge=0, le=5, description="least time between two answers that accept batches of a worker; 0: none"
+        0.25,
+        ge=0,
+        le=2,
+        description="pause between answers that accept batches of a worker; the last waits twice it",
     )
     heartbeat_seconds: float = Field(
         5.0, gt=0, le=600, description="time after which a worker's coefficients are confirmed, unless a push did"

@@ -63,6 +63,12 @@ class Outbox:
         if self._answers and self._answers.look(now):
             self._wake.set()
 
+    def hurry(self) -> None:
+        """Sends the answers there are: the worker may wait for them."""
+        self._answers.hurry()
+        if self._answers.due:
+            self._wake.set()
+
     def heartbeat(self, heartbeat: estimator_pb2.Heartbeat) -> None:
         """Sends this heartbeat, or replaces one that has not left yet."""
         self._heartbeat = heartbeat

@@ -282,6 +282,8 @@ class Session:
 
     def _report(self, report: estimator_pb2.WorkerReport) -> None:
         _check_report(report)
+        # A worker that waits for its last answers, before it sleeps or stops, has sent its report after its batches.
+        self.outbox.hurry()
         if report.HasField("costs"):
             # Of the stream, not of what is remembered of all workers there ever were.
             self.costs = types_pb2.CostTable.FromString(report.costs.SerializeToString())
@@ -303,8 +305,9 @@ class Session:
             self._fleet.metrics.streams.refused(self.pair.id)
         else:
             self.held = max(self.held, version)
-            self._renewed = self._fleet.clock.monotonic()
-            self._fleet.metrics.streams.applied(self.pair.id, self._renewed - pushed_at)
+            # The worker counts from when it had the push, at the earliest then.
+            self._renewed = max(self._renewed, pushed_at)
+            self._fleet.metrics.streams.applied(self.pair.id, self._fleet.clock.monotonic() - pushed_at)
         if status.HasField("version"):
             self.applied = decode_version(status.version)
 

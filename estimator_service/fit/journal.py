@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +91,24 @@ class Journal:
             return True
         return self.size + staged_bytes >= max(_LEAST, _CAPACITY - _LESS_A_POSITION * self.num_positions)
 
+    def check(self) -> None:
+        """Raises ValueError unless its parts fit together; for a journal from elsewhere."""
+        least = most = 0
+        places = np.zeros(0, np.int64)
+        for stretch in self.stretches:
+            if not isinstance(stretch, Stretch) or not _fits(stretch, self.num_positions):
+                raise ValueError("snapshot is damaged: columns of journalled batches do not fit together")
+            places = np.concatenate((places, stretch.order))
+            for observations in stretch.sizes.tolist():
+                least += journalled_bytes(observations, self.num_positions, weighted=False)
+                most += journalled_bytes(observations, self.num_positions, weighted=stretch.weight is not None)
+        observations = sum(len(stretch.x) for stretch in self.stretches)
+        counts = (self.batches, self.observations)
+        if counts != (len(places), observations) or not np.array_equal(np.sort(places), np.arange(len(places))):
+            raise ValueError("snapshot is damaged: journalled batches are other ones than it says")
+        if not least <= self.size <= most:
+            raise ValueError(f"snapshot is damaged: journalled batches take {self.size} bytes")
+
     def append(self, stretches: Iterable[Stretch], size: int) -> None:
         """Take the batches that came after those there are. order: their places among themselves."""
         before = self.batches
@@ -129,6 +148,32 @@ class Journal:
             rows = np.arange(len(x)) + np.repeat(first - (np.cumsum(sizes) - sizes), sizes)
             code, x, weight = code[rows], x[rows], None if weight is None else weight[rows]
         return Pending(sizes, worker, workload, code, x, weight, scores, workers, workloads)
+
+
+def _fits(stretch: Stretch, num_positions: int) -> bool:
+    """Whether columns have the types and lengths of each other."""
+    batches, observations = len(stretch.sizes), len(stretch.x)
+    columns: list[tuple[Any, Any, tuple[int, ...]]] = [
+        (stretch.order, np.int64, (batches,)),
+        (stretch.sizes, np.int64, (batches,)),
+        (stretch.code, narrowed(np.zeros(0, np.int64), num_positions).dtype, (observations,)),
+        (stretch.x, np.float32, (observations,)),
+        (stretch.scores, np.float64, (batches, 3 * num_positions + 3)),
+    ]
+    if stretch.weight is not None:
+        columns.append((stretch.weight, np.float32, (observations,)))
+    if not all(isinstance(c, np.ndarray) and c.dtype == kind and c.shape == shape for c, kind, shape in columns):
+        return False
+    names = (stretch.workers, stretch.workloads)
+    if not all(isinstance(each, list) and len(each) == batches and set(map(type, each)) <= {str} for each in names):
+        return False
+    below = bool((stretch.code < 2 * NUM_SLOTS * num_positions * NUM_BINS).all())
+    # One by one no larger than all together, so that the sum cannot overflow.
+    return (
+        below
+        and bool(((stretch.sizes > 0) & (stretch.sizes <= observations)).all())
+        and (int(stretch.sizes.sum()) == observations)
+    )
 
 
 def _numbered(names: list[str]) -> tuple[tuple[str, ...], Ints]:

@@ -231,6 +231,7 @@ class PairModel:
         for name, value in state.items():
             check_make(value, expected[name], name)
         vars(model).update(state)
+        model._journal.check()
         return model
 
     def _state(self) -> dict[str, Any]:

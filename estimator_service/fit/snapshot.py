@@ -20,6 +20,9 @@ FORMAT: Final = 3
 #: thousandfold would be all it takes to end the service.
 _MAX_BYTES: Final = 64 * 1024 * 1024
 
+#: Records that are kept by column, all tables together: one for each worker that is remembered, and some more.
+_MAX_RECORDS: Final = 8_192
+
 #: Values that JSON holds as they are.
 _PLAIN: Final = frozenset({type(None), bool, int, float, str})
 
@@ -88,7 +91,7 @@ def unpack(data: bytes, kinds: dict[str, type]) -> Any:
             # A copy: what is read from bytes could not be written to.
             arrays.append(np.frombuffer(body, dtype, count, at).reshape(shape).copy())
             at += count * dtype.itemsize
-        return _decode(head["tree"], arrays, kinds)
+        return _Reader(arrays, kinds).value(head["tree"])
     except (zlib.error, struct.error, AttributeError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise ValueError(f"snapshot is damaged: {error}") from error
 
@@ -164,27 +167,46 @@ def _encode_table(
     return {"kind": names[kind], "own": {"dict": columns}, "keys": list(value)}
 
 
-def _decode(tree: Any, arrays: list[NDArray[Any]], kinds: dict[str, type]) -> Any:
-    if not isinstance(tree, dict):
-        return tree
-    if "array" in tree:
-        return arrays[tree["array"]]
-    if "dict" in tree:
-        return {_decode(k, arrays, kinds): _decode(v, arrays, kinds) for k, v in tree["dict"]}
-    for kind in (tuple, list, set):
-        if kind.__name__ in tree:
-            return kind(_decode(item, arrays, kinds) for item in tree[kind.__name__])
-    made = kinds[tree["kind"]]
-    own = _decode(tree["own"], arrays, kinds)
-    if is_dataclass(made) and own.keys() != set(_names(made) or ()):
-        raise ValueError(f"snapshot is damaged: {made.__name__} has {', '.join(map(str, own))}")
-    if "keys" not in tree:
-        return _made(made, own)
-    columns = [value.tolist() if isinstance(value, np.ndarray) else value for value in own.values()]
-    if any(len(column) != len(tree["keys"]) for column in columns):
-        raise ValueError(f"snapshot is damaged: columns of {made.__name__} differ in length")
-    rows = zip(*columns, strict=True)
-    return {key: _made(made, dict(zip(own, row, strict=True))) for key, row in zip(tree["keys"], rows, strict=True)}
+class _Reader:
+    """Of one snapshot. Records kept by column are counted: of a few bytes of a name becomes an object of hundreds."""
+
+    def __init__(self, arrays: list[NDArray[Any]], kinds: dict[str, type]) -> None:
+        self._arrays = arrays
+        self._kinds = kinds
+        self._records = _MAX_RECORDS
+
+    def value(self, tree: Any) -> Any:
+        """What `_encode` made this tree of."""
+        if not isinstance(tree, dict):
+            return tree
+        if "array" in tree:
+            return self._arrays[tree["array"]]
+        if "dict" in tree:
+            return {self.value(k): self.value(v) for k, v in tree["dict"]}
+        for kind in (tuple, list, set):
+            if kind.__name__ in tree:
+                return kind(self.value(item) for item in tree[kind.__name__])
+        made = self._kinds[tree["kind"]]
+        own = self.value(tree["own"])
+        if is_dataclass(made) and own.keys() != set(_names(made) or ()):
+            raise ValueError(f"snapshot is damaged: {made.__name__} has {', '.join(map(str, own))}")
+        return self._table(made, own, tree["keys"]) if "keys" in tree else _made(made, own)
+
+    def _table(self, kind: type, own: dict[str, Any], keys: list[str]) -> dict[str, Any]:
+        """The reverse of `_encode_table`."""
+        if not is_dataclass(kind) or not isinstance(keys, list) or set(map(type, keys)) != {str}:
+            raise ValueError(f"snapshot is damaged: records of {kind.__name__} have no names")
+        self._records -= len(keys)
+        if self._records < 0 or len(set(keys)) < len(keys):
+            raise ValueError(f"snapshot is damaged: records of {kind.__name__} are more than there can be")
+        columns = []
+        for name, column in own.items():
+            array = isinstance(column, np.ndarray) and column.ndim == 1
+            if not (array or isinstance(column, list)) or len(column) != len(keys):
+                raise ValueError(f"snapshot is damaged: {kind.__name__}.{name} is no column of {len(keys)}")
+            columns.append(column.tolist() if array else column)
+        rows = zip(*columns, strict=True)
+        return {key: _made(kind, dict(zip(own, row, strict=True))) for key, row in zip(keys, rows, strict=True)}
 
 
 def _made(kind: type, own: dict[str, Any]) -> Any:

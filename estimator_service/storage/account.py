@@ -60,9 +60,14 @@ class Account:
         """Whether to make a snapshot at `now`; without events since the latest there is nothing to hold."""
         return self.bytes > 0 and (now - self.last_snapshot >= interval or self.bytes > _MAX_JOURNAL_BYTES)
 
-    def snapshot(self, ticket: int, now: float, wall: float) -> list[Record]:
-        """The pair's state after the event `ticket`, with the marks that belong to it."""
+    def snapshot(self, ticket: int, now: float, wall: float, *, packed: bool = False) -> list[Record]:
+        """The pair's state after the event `ticket`, with the marks that belong to it.
+
+        packed: compressed here, not by whoever writes it: of all pairs at once it would be much.
+        """
         header, window = self.pair.snapshot()
+        if packed:
+            bytes(window)
         records: list[Record] = [worker.mark() for worker in self.workers.values()]
         records.append(SnapshotRecord(self.pair.id, ticket, wall, json.dumps(header), window))
         self.last_snapshot = now
@@ -76,7 +81,7 @@ class Account:
         return [
             pair_record(self.pair),
             *(history_record(self.pair, publication) for publication in self.pair.recent()),
-            *self.snapshot(ticket, now, wall),
+            *self.snapshot(ticket, now, wall, packed=True),
         ]
 
 

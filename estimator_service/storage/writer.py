@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from acceptd.errors import ConfigError
 from estimator_service.storage.records import Record
 from estimator_service.storage.store import Store
 
@@ -132,9 +131,9 @@ class StoreWriter:
                 self._open_again()
             assert self._store is not None  # noqa: S101
             self._store.commit([record for submission in submissions for record in submission.records])
-        except (sqlite3.Error, OSError, ConfigError) as error:
+        except Exception as error:  # whatever it is: a thread that ends would commit nothing more, and tell nobody
             self._broken = True
-            self._listener.on_trouble(str(error))
+            self._listener.on_trouble(str(error) or type(error).__name__)
         else:
             self._broken = False
             self._listener.on_committed(submissions[-1].ticket)

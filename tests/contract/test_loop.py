@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from raw_worker import KEY, RawWorker, rows
 
 from acceptd.types import Version
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
+from vllm_client_hook.outbound import GradedColumns
+from vllm_client_hook.uplink import Uplink
 
 
 async def test_batches_are_pooled_refitted_and_pushed(start, connect):
@@ -52,3 +56,16 @@ async def test_a_version_in_use_is_known_and_one_never_published_is_not(start, c
     refused = await worker.batch(3, rows(10, 3), Version(epoch, 99))
     assert (refused.reason, refused.rows_accepted, refused.rows_rejected, refused.field) == (6, 0, 10, "version")
     assert (await worker.batch(4, rows(10, 4))).rows_accepted == 10
+
+
+async def test_a_worker_that_waits_for_its_answers_does_not_wait_for_other_batches(start):
+    """Before vLLM sleeps or stops: the report after its last batch says so."""
+    server = await start(answer_seconds=2.0)
+    uplink = Uplink(server.address, KEY, worker="w0")
+    try:
+        for i in range(1, 5):
+            uplink.offer(GradedColumns(None, rows(5, i)))
+            assert await asyncio.to_thread(uplink.flush, 3.0)
+            assert uplink.stats()["acknowledged"] == server.fleet.pairs[KEY.id].counters.blocks == 5 * i
+    finally:
+        await asyncio.to_thread(uplink.close)

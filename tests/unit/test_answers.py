@@ -9,6 +9,48 @@ from acceptd.v1.estimator_pb2 import BatchResult, RejectReason
 from estimator_service.answers import Acceptance, Answers
 
 
+def test_what_is_due_is_not_put_off_by_batches_that_come_faster_than_commits():
+    answers = Answers(8, 0.25)
+    for i in range(1, 50):
+        answers.add(Acceptance(i, 5), i, i - 2, i / 1000)
+        expected = [(i - 1, i - 1, 5, 0)] if i > 1 else []
+        answers.hurry()
+        assert taken(answers, committed=i - 1, now=i / 1000) == expected
+
+
+def test_answers_that_wait_for_commits_join_until_they_are_due():
+    answers = Answers(8, 0.25)
+    answers.add(Acceptance(1, 5), 1, 1, 0.0)
+    assert taken(answers, committed=1, now=0.0) == [(1, 1, 5, 0)]
+    answers.add(Acceptance(2, 5), 2, 1, 0.1)
+    answers.add(Acceptance(3, 5), 3, 1, 0.2)
+    answers.hurry()
+    assert not taken(answers, committed=2, now=0.2)
+    assert taken(answers, committed=3, now=0.2) == [(3, 3, 10, 0)]
+
+
+def test_a_ticket_never_goes_down():
+    answers = Answers(8, 5.0)
+    answers.add(Acceptance(1, 5), 0, 4, 0.0)
+    taken(answers, committed=4, now=0.0)
+    answers.add(Acceptance(2, 5), 5, 4, 0.1)
+    answers.add(Acceptance(3, 5), 0, 4, 0.2)
+    answers.hurry()
+    assert not taken(answers, committed=4, now=0.2)
+    assert taken(answers, committed=5, now=0.2) == [(3, 3, 10, 0)]
+
+
+def test_who_waits_for_the_answers_gets_them():
+    answers = Answers(8, 0.25)
+    answers.add(Acceptance(1, 5), 0, 0, 0.0)
+    taken(answers, now=0.0)
+    answers.hurry()
+    answers.add(Acceptance(2, 5), 0, 0, 0.01)
+    assert not taken(answers, now=0.01), "nothing waited when it was asked"
+    answers.hurry()
+    assert taken(answers, now=0.01) == [(2, 2, 5, 0)]
+
+
 def refusal(sequence, rows=3):
     return BatchResult(
         sequence=sequence,
@@ -88,8 +130,8 @@ def test_what_is_committed_does_not_wait_for_what_is_not():
     answers = Answers(8, 0.25)
     answers.add(Acceptance(1, 5), 7, 6, 0.0)
     answers.add(Acceptance(2, 5), 8, 6, 0.0)
-    assert not taken(answers, committed=7, now=0.0)
-    assert taken(answers, committed=8, now=0.0) == [(2, 2, 10, 0)]
+    assert taken(answers, committed=7, now=0.0) == [(1, 1, 5, 0)]
+    assert taken(answers, committed=8, now=0.0) == [(2, 2, 5, 0)]
     answers.add(Acceptance(3, 5), 9, 9, 0.1)
     answers.add(Acceptance(4, 5), 10, 9, 0.2)
     answers.look(1.0)

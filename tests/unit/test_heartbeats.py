@@ -58,13 +58,18 @@ def taken(session, nonce, rejected=""):
 
 
 async def test_who_took_a_push_lately_needs_no_heartbeat(fleet, clock):
+    """It counts from when it had the push, whenever it says so."""
     session, nonce = await greeted(fleet, "w0")
-    clock.now += 4
     taken(session, nonce)
-    clock.now += 4
+    clock.now += 3
+    fleet.board.publish(session.pair.id, session.pair.reset())
+    assert sent(session) == ["update"]
+    clock.now += 1.5
+    taken(session, nonce + 1)
+    clock.now += 3
     fleet.tick()
     assert sent(session) == []
-    clock.now += 1
+    clock.now += 0.5
     fleet.tick()
     assert sent(session) == ["heartbeat"]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator_service.fit.journal import Journal, Stretch
+from estimator_service.fit.journal import Journal, Stretch, journalled_bytes
 
 K = 3
 
@@ -81,3 +84,60 @@ def test_another_journal_comes_after_what_there_is():
     first.extend(second)
     assert (first.batches, first.size) == (4, 30)
     np.testing.assert_array_equal(first.peek().x, np.concatenate([b["x"] for b in batches]))
+
+
+def whole():
+    rng = np.random.default_rng(2)
+    batches = [batch(rng, i) for i in range(5)]
+    journal = Journal(K)
+    size = sum(journalled_bytes(len(b["x"]), K, weighted=True) for b in batches)
+    journal.append([stretch(batches, [0, 2, 3], weighted=True), stretch(batches, [1, 4], weighted=True)], size)
+    return journal
+
+
+def test_a_journal_that_fits_together_passes():
+    whole().check()
+    Journal(K).check()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sizes": lambda s: s.sizes * 2**28},
+        {"sizes": lambda s: s.sizes - s.sizes},
+        {"sizes": lambda s: s.sizes + np.array([s.sizes[1], -s.sizes[1], 0])},
+        {"sizes": lambda s: s.sizes.astype(np.int32)},
+        {"sizes": lambda s: s.sizes[:2]},
+        {"order": lambda s: s.order + 1},
+        {"order": lambda s: s.order * 0},
+        {"order": lambda s: s.order.astype(np.float64)},
+        {"code": lambda s: s.code[:-1]},
+        {"code": lambda s: s.code + np.uint16(60_000)},
+        {"code": lambda s: s.code.astype(np.uint32)},
+        {"x": lambda s: s.x.astype(np.float64)},
+        {"x": lambda s: s.x[None]},
+        {"weight": lambda s: s.weight[1:]},
+        {"weight": lambda s: 1.0},
+        {"scores": lambda s: s.scores[:, 1:]},
+        {"scores": lambda s: s.scores[:1]},
+        {"workers": lambda s: s.workers[1:]},
+        {"workers": lambda s: "abc"},
+        {"workloads": lambda s: [1, 2, 3]},
+    ],
+)
+def test_a_journal_from_elsewhere_that_does_not_fit_together_is_refused(change):
+    journal = whole()
+    first = journal.stretches[0]
+    ((name, edit),) = change.items()
+    journal.stretches[0] = replace(first, **{name: edit(first)})
+    with pytest.raises(ValueError, match="damaged"):
+        journal.check()
+
+
+@pytest.mark.parametrize("name", ["batches", "observations", "size"])
+@pytest.mark.parametrize("value", [-(10**18), 0, 10**18])
+def test_a_journal_that_says_other_counts_than_it_has_is_refused(name, value):
+    journal = whole()
+    setattr(journal, name, value)
+    with pytest.raises(ValueError, match="damaged"):
+        journal.check()

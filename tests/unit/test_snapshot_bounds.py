@@ -17,6 +17,18 @@ HEAD = b"acceptd-pair" + bytes([FORMAT])
 LIMIT = 64 * 1024 * 1024
 
 
+@dataclass
+class Kept:
+    """Some record."""
+
+    number: float
+    label: str
+    count: int
+
+
+KINDS = {"Kept": Kept}
+
+
 def test_what_was_packed_comes_back():
     value = {"a": np.arange(5.0), "b": (1, None, "x"), "c": {3, 4}}
     again = unpack(bytes(pack(value, {})), {})
@@ -34,6 +46,23 @@ def forged(kind, shape):
     return zlib.compress(struct.pack("<Q", len(head)) + head)
 
 
+def table(columns, keys, array):
+    """Records by column, which all are one array."""
+    own = {"dict": [[f"a{i}", {"array": 0}] for i in range(columns)]}
+    tree = {"kind": "Kept", "own": own, "keys": keys}
+    head = json.dumps({"tree": tree, "arrays": [["|u1", [array]]]}).encode()
+    return zlib.compress(struct.pack("<Q", len(head)) + head + bytes(array))
+
+
+def tables(count, keys):
+    """Many tables of names that take a few bytes each."""
+    arrays = [["<f8", [keys]]]
+    own = {"dict": [["number", {"array": 0}], ["label", {"array": 0}], ["count", {"array": 0}]]}
+    each = {"kind": "Kept", "own": own, "keys": [str(i) for i in range(keys)]}
+    head = json.dumps({"tree": {"list": [each] * count}, "arrays": arrays}).encode()
+    return zlib.compress(struct.pack("<Q", len(head)) + head + bytes(8 * keys))
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -44,6 +73,9 @@ def forged(kind, shape):
         lambda: forged("<f8", [2**50]),
         lambda: forged("<f8", [2**31, 2**31]),
         lambda: forged("|O", [1]),
+        lambda: table(20, ["x"], 8_000_000),
+        lambda: table(400, ["x"], 60_000_000),
+        lambda: tables(1000, 1000),
     ],
 )
 def test_a_few_bytes_do_not_become_gigabytes(make):
@@ -51,7 +83,7 @@ def test_a_few_bytes_do_not_become_gigabytes(make):
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match=r"."):
-            unpack(data, {})
+            unpack(data, KINDS)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -68,18 +100,6 @@ def test_what_was_packed_may_change_before_it_is_compressed():
     assert packing.size.bytes == len(data)
     again = unpack(data, {})
     assert (again["a"].tolist(), again["b"]) == ([0.0, 1.0, 2.0, 3.0, 4.0], [1, 2])
-
-
-@dataclass
-class Kept:
-    """Some record."""
-
-    number: float
-    label: str
-    count: int
-
-
-KINDS = {"Kept": Kept}
 
 
 def test_records_by_name_are_kept_by_column():

@@ -9,9 +9,9 @@ class EstimatorStub(object):
     """One bidirectional stream a worker (tensor-parallel rank 0 of it).
 
     Order: the worker sends Hello and nothing else until it has Welcome. Then it sends batches, statuses and
-    reports as they come, and the service answers each batch with exactly one BatchResult, in order.
-    A second Hello ends the stream with FAILED_PRECONDITION; a new stream with the same (worker, incarnation)
-    fences the older one, which is ended with ABORTED.
+    reports as they come, and the service answers the batches in order, see BatchResult. A second
+    Hello ends the stream with FAILED_PRECONDITION; a new stream with the same (worker, incarnation) fences the older
+    one, which is ended with ABORTED.
     """
 
     def __init__(self, channel):
@@ -31,9 +31,9 @@ class EstimatorServicer(object):
     """One bidirectional stream a worker (tensor-parallel rank 0 of it).
 
     Order: the worker sends Hello and nothing else until it has Welcome. Then it sends batches, statuses and
-    reports as they come, and the service answers each batch with exactly one BatchResult, in order.
-    A second Hello ends the stream with FAILED_PRECONDITION; a new stream with the same (worker, incarnation)
-    fences the older one, which is ended with ABORTED.
+    reports as they come, and the service answers the batches in order, see BatchResult. A second
+    Hello ends the stream with FAILED_PRECONDITION; a new stream with the same (worker, incarnation) fences the older
+    one, which is ended with ABORTED.
     """
 
     def Stream(self, request_iterator, context):
@@ -61,9 +61,9 @@ class Estimator(object):
     """One bidirectional stream a worker (tensor-parallel rank 0 of it).
 
     Order: the worker sends Hello and nothing else until it has Welcome. Then it sends batches, statuses and
-    reports as they come, and the service answers each batch with exactly one BatchResult, in order.
-    A second Hello ends the stream with FAILED_PRECONDITION; a new stream with the same (worker, incarnation)
-    fences the older one, which is ended with ABORTED.
+    reports as they come, and the service answers the batches in order, see BatchResult. A second
+    Hello ends the stream with FAILED_PRECONDITION; a new stream with the same (worker, incarnation) fences the older
+    one, which is ended with ABORTED.
     """
 
     @staticmethod
