@@ -17,7 +17,8 @@ from estimator_service.fit.journal import Codes, Stretch, journalled_bytes
 #: the pauses longer in which the service answers nobody.
 _OBSERVATIONS: Final = 4_096
 
-#: Batches that wait at most, times K: sums are taken for each of them by position.
+#: Batches that wait at most, times K: sums are taken for each of them by position. Raising it makes pauses longer, and
+#: saves less and less a batch.
 _BATCHES_BY_POSITION: Final = 2_048
 
 
