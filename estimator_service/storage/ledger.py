@@ -56,8 +56,8 @@ RETRY_SECONDS = 1.0
 _MAX_RETRY_SECONDS = 30.0
 #: Entries of the audit that memory holds while the store cannot commit; the oldest go first.
 _MAX_AUDITS = 1000
-#: Snapshots made at one tick for their age alone. Each takes a few milliseconds of the event loop; raising it lets many
-#: pairs hold it up at once.
+#: Snapshots made at one tick for their age alone. Each takes a millisecond of the event loop, or more; raising it lets
+#: many pairs hold it up at once.
 _SNAPSHOTS_A_TICK = 16
 
 

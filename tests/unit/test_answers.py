@@ -19,9 +19,7 @@ def test_what_is_due_is_not_put_off_by_batches_that_come_faster_than_commits():
 
 
 def test_answers_that_wait_for_commits_join_until_they_are_due():
-    answers = Answers(8, 0.25)
-    answers.add(Acceptance(1, 5), 1, 1, 0.0)
-    assert taken(answers, committed=1, now=0.0) == [(1, 1, 5, 0)]
+    answers = after_one(ticket=1)
     answers.add(Acceptance(2, 5), 2, 1, 0.1)
     answers.add(Acceptance(3, 5), 3, 1, 0.2)
     answers.hurry()
@@ -30,9 +28,7 @@ def test_answers_that_wait_for_commits_join_until_they_are_due():
 
 
 def test_a_ticket_never_goes_down():
-    answers = Answers(8, 5.0)
-    answers.add(Acceptance(1, 5), 0, 4, 0.0)
-    taken(answers, committed=4, now=0.0)
+    answers = after_one(pause=5.0, ticket=4)
     answers.add(Acceptance(2, 5), 5, 4, 0.1)
     answers.add(Acceptance(3, 5), 0, 4, 0.2)
     answers.hurry()
@@ -41,9 +37,7 @@ def test_a_ticket_never_goes_down():
 
 
 def test_who_waits_for_the_answers_gets_them():
-    answers = Answers(8, 0.25)
-    answers.add(Acceptance(1, 5), 0, 0, 0.0)
-    taken(answers, now=0.0)
+    answers = after_one()
     answers.hurry()
     answers.add(Acceptance(2, 5), 0, 0, 0.01)
     assert not taken(answers, now=0.01), "nothing waited when it was asked"
@@ -59,6 +53,14 @@ def refusal(sequence, rows=3):
         reason=RejectReason.REJECT_REASON_MALFORMED,
         message="m",
     )
+
+
+def after_one(most=8, pause=0.25, ticket=0):
+    """One batch was answered at 0, so that the next ones may wait."""
+    answers = Answers(most, pause)
+    answers.add(Acceptance(1, 5), ticket, ticket, 0.0)
+    assert taken(answers, committed=ticket, now=0.0) == [(1, 1, 5, 0)]
+    return answers
 
 
 def taken(answers, committed=0, now=0.0):
@@ -86,9 +88,7 @@ def test_who_flushes_ten_times_a_second_has_some_answers_for_all_batches():
 
 
 def test_the_last_answer_does_not_wait_for_another_batch():
-    answers = Answers(8, 0.25)
-    answers.add(Acceptance(1, 5), 0, 0, 0.0)
-    assert taken(answers, now=0.0) == [(1, 1, 5, 0)]
+    answers = after_one()
     answers.add(Acceptance(2, 5), 0, 0, 0.1)
     assert not answers.look(0.1)
     assert not taken(answers, now=0.1)
@@ -98,9 +98,7 @@ def test_the_last_answer_does_not_wait_for_another_batch():
 
 
 def test_a_refusal_leaves_at_once_after_what_came_before_it():
-    answers = Answers(8, 0.25)
-    answers.add(Acceptance(1, 5), 0, 0, 0.0)
-    taken(answers, now=0.0)
+    answers = after_one()
     answers.add(Acceptance(2, 5), 0, 0, 0.01)
     answers.add(refusal(3), 0, 0, 0.02)
     answers.add(Acceptance(4, 5), 0, 0, 0.03)
@@ -109,9 +107,7 @@ def test_a_refusal_leaves_at_once_after_what_came_before_it():
 
 
 def test_all_leave_before_a_worker_has_to_wait_for_one():
-    answers = Answers(4, 0.25)
-    answers.add(Acceptance(1, 5), 0, 0, 0.0)
-    taken(answers, now=0.0)
+    answers = after_one(most=4)
     answers.add(Acceptance(2, 5), 0, 0, 0.01)
     assert not taken(answers, now=0.01)
     answers.add(Acceptance(3, 5), 0, 0, 0.02)

@@ -26,7 +26,11 @@ class Kept:
     count: int
 
 
-KINDS = {"Kept": Kept}
+class Loose:
+    """No dataclass: it may have any attributes."""
+
+
+KINDS = {"Kept": Kept, "Loose": Loose}
 
 
 def test_what_was_packed_comes_back():
@@ -46,10 +50,10 @@ def forged(kind, shape):
     return zlib.compress(struct.pack("<Q", len(head)) + head)
 
 
-def table(columns, keys, array):
-    """Records by column, which all are one array."""
-    own = {"dict": [[f"a{i}", {"array": 0}] for i in range(columns)]}
-    tree = {"kind": "Kept", "own": own, "keys": keys}
+def table(kind, names, array):
+    """One record by column, which all are one array, far longer than the record has values."""
+    own = {"dict": [[name, {"array": 0}] for name in names]}
+    tree = {"kind": kind, "own": own, "keys": ["x"]}
     head = json.dumps({"tree": tree, "arrays": [["|u1", [array]]]}).encode()
     return zlib.compress(struct.pack("<Q", len(head)) + head + bytes(array))
 
@@ -73,8 +77,8 @@ def tables(count, keys):
         lambda: forged("<f8", [2**50]),
         lambda: forged("<f8", [2**31, 2**31]),
         lambda: forged("|O", [1]),
-        lambda: table(20, ["x"], 8_000_000),
-        lambda: table(400, ["x"], 60_000_000),
+        lambda: table("Loose", [f"a{i}" for i in range(20)], 8_000_000),
+        lambda: table("Kept", ["number", "label", "count"], 30_000_000),
         lambda: tables(1000, 1000),
     ],
 )
