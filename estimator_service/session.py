@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -63,7 +62,7 @@ class Session:
         self._fleet = fleet
         self._nonce = 0
         self._told: tuple[Mode, float] | None = None
-        self._pushed: OrderedDict[int, tuple[Version, float]] = OrderedDict()
+        self._pushed: dict[int, tuple[Version, float]] = {}
         self.outbox = Outbox(
             Answers(fleet.settings.max_in_flight, fleet.settings.answer_seconds),
             lambda: fleet.ledger.committed,
@@ -196,13 +195,14 @@ class Session:
         """Limits that are this service's, beside those of the protocol."""
         if rows > (limit := self._fleet.settings.max_rows):
             raise TooLarge(f"accepted has {rows} rows; accepted: 1 to {limit}", field="accepted", index=limit)
-        if len(batch.exclusions) > _MAX_EXCLUSIONS:
+        exclusions = batch.exclusions
+        if (entries := len(exclusions)) > _MAX_EXCLUSIONS:
             raise TooLarge(
-                f"exclusions has {len(batch.exclusions)} entries; accepted: at most {_MAX_EXCLUSIONS}",
+                f"exclusions has {entries} entries; accepted: at most {_MAX_EXCLUSIONS}",
                 field="exclusions",
                 index=_MAX_EXCLUSIONS,
             )
-        for i, item in enumerate(batch.exclusions):
+        for i, item in enumerate(exclusions if entries else ()):
             if item.blocks > MAX_COUNT:
                 raise MalformedBatch(
                     f"exclusions[{i}].blocks is {item.blocks}; accepted: at most {MAX_COUNT}",
@@ -274,8 +274,8 @@ class Session:
     def _push(self, publication: Publication) -> bytes:
         self._nonce += 1
         self._pushed[self._nonce] = publication.version, self._fleet.clock.monotonic()
-        while len(self._pushed) > _MAX_NONCES:
-            self._pushed.popitem(last=False)
+        if len(self._pushed) > _MAX_NONCES:
+            del self._pushed[next(iter(self._pushed))]
         self._told = mode, rate = self._orders()
         straight = self._max_knots < len(publication.pooled.knots)
         return publication.update(self.hello.workload, straight=straight, mode=mode, rate=rate) + _nonce(self._nonce)

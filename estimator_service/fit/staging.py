@@ -15,18 +15,18 @@ from estimator_service.fit.journal import Codes, Stretch, journalled_bytes
 
 #: Observations that wait at most: from about here on the work is in the rows, no longer in the calls. Raising it makes
 #: the pauses longer in which the service answers nobody.
-_OBSERVATIONS: Final = 4_096
+_OBSERVATIONS: Final = 8_192
 
 #: Batches that wait at most, times K: sums are taken for each of them by position. Raising it makes pauses longer, and
 #: saves less and less a batch.
 _BATCHES_BY_POSITION: Final = 2_048
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
     """Rows of one worker, as decoded. used: the version they were predicted with. learned: not from quarantine.
 
-    explored: whether some of them are an unbiased sample.
+    explored: whether some of them are an unbiased sample. Not frozen, which would take twice as long to make.
     """
 
     rows: Rows
