@@ -17,12 +17,13 @@ from typing import Any
 import grpc
 import uvloop
 
-from acceptd.types import SegmentCoefficients
+from acceptd.types import SegmentCoefficients, Version
 from acceptd.v1.estimator_pb2 import ObservationBatch, UpdateStatus
 from benchmarks.bare import Bare
 from estimator_service.answers import Acceptance
 from estimator_service.config import load_settings
 from estimator_service.heap import shorten_collections
+from estimator_service.intake import Intake
 from estimator_service.polling import read_in_place
 from estimator_service.server import Server
 from estimator_service.session import Session
@@ -173,17 +174,17 @@ class Learned:
 
     def __init__(self) -> None:
         self._clear()
-        apply = Session._batch
+        take = Intake.take
 
-        def note(session: Session, batch: ObservationBatch) -> tuple[Any, int]:
-            answer = apply(session, batch)
+        def note(intake: Intake, batch: ObservationBatch, held: Version) -> tuple[Any, int]:
+            answer = take(intake, batch, held)
             if isinstance(answer[0], Acceptance):
-                values = session.worker.incarnation, batch.sequence, time.perf_counter()
+                values = intake.worker.incarnation, batch.sequence, time.perf_counter()
                 for column, value in zip(self._columns, values, strict=True):
                     column.append(value)
             return answer
 
-        Session._batch = note  # type: ignore[method-assign]
+        Intake.take = note  # type: ignore[method-assign]
 
     def take(self) -> tuple[array[Any], ...]:
         """Incarnations, sequences and times, and none of them is left."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from acceptd.codec import decode_batch, decode_version, encode_version
+from acceptd.codec import decode_version, encode_version
 from acceptd.cost_table import check_cost_table
-from acceptd.errors import AcceptdError, IncompatiblePeer, MalformedBatch, NonFiniteValue, TooLarge, WireError
+from acceptd.errors import IncompatiblePeer, TooLarge, WireError
 from acceptd.limits import MAX_COUNT, MAX_MESSAGE_BYTES
 from acceptd.names import printable
 from acceptd.types import Version
 from acceptd.v1 import estimator_pb2, types_pb2
-from acceptd.v1.estimator_pb2 import RejectReason
-from estimator_service.answers import Acceptance, Answers
+from estimator_service.answers import Answers
+from estimator_service.intake import MAX_EXCLUSIONS, Intake
 from estimator_service.outbox import Ending, Outbox
-from estimator_service.storage.ledger import RETRY_SECONDS
 from estimator_service.zero_budget import ZeroBudget
 
 if TYPE_CHECKING:
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
 
 #: Pushes whose answer is still awaited. A worker answers each in turn; older ones only cost their latency sample.
 _MAX_NONCES = 16
-#: Largest sequence: what SQLite's signed integers hold.
-_MAX_SEQUENCE = 2**63 - 1
-#: Entries of a list of exclusions: one a reason, and room for a hook that is newer than this service.
-_MAX_EXCLUSIONS = 64
 #: Bytes of a worker's own words that are kept (why it refused an update).
 _MAX_REASON = 256
 
@@ -52,8 +47,6 @@ class Session:
         #: Highest version the worker is known to hold; nothing that sorts before it is ever pushed.
         self.held = decode_version(hello.version) if hello.HasField("version") else Version()
         self.applied: Version | None = self.held if hello.HasField("version") else None
-        #: Sequence that this stream's first batch had: it alone may follow a gap, also when it was postponed.
-        self._begins_at = 0
         #: When the age of the worker's coefficients was last renewed, by a push that it took or a heartbeat.
         self._renewed = fleet.clock.monotonic()
         able = hello.capabilities
@@ -69,6 +62,7 @@ class Session:
             self._next_update,
             fleet.clock.monotonic,
         )
+        self._intake = Intake(fleet, pair, worker, hello.workload)
         self._watch: Watch[Publication] = fleet.board.watch(pair.id, self.outbox.wake)
 
     def welcome(self) -> estimator_pb2.Welcome:
@@ -101,7 +95,7 @@ class Session:
         """Takes one message after Hello. Raises WireError or IncompatiblePeer where the stream must end."""
         kind = request.WhichOneof("message")
         if kind == "batch":
-            self.outbox.result(*self._batch(request.batch))
+            self.outbox.result(*self._intake.take(request.batch, self.held))
         elif kind == "update_status":
             self._update_status(request.update_status)
         elif kind == "report":
@@ -137,122 +131,6 @@ class Session:
         """Lets go of the board."""
         self.closed = True
         self._watch.close()
-
-    def _batch(self, batch: estimator_pb2.ObservationBatch) -> tuple[Acceptance | estimator_pb2.BatchResult, int]:
-        """The result of one batch and the ticket to wait for before it is sent."""
-        if (untimely := self._untimely(batch)) is not None:
-            return untimely
-        worker, sequence, rows = self.worker, batch.sequence, len(batch.accepted)
-        if sequence > worker.last_sequence + 1:
-            self._fleet.metrics.gap(self.pair.id, sequence - worker.last_sequence - 1)
-        try:
-            self._check(batch, rows)
-            observations = decode_batch(batch, self.pair.num_positions)
-        except WireError as error:
-            return self._set_aside(batch, _reason(error), str(error), error.field, error.index)
-        version = decode_version(batch.version) if batch.HasField("version") else None
-        if not self.pair.knows(version, self.held):
-            message = f"version {version} was never published to {self.pair.id}"
-            return self._set_aside(batch, RejectReason.REJECT_REASON_UNKNOWN_VERSION, message, "version", 0)
-        workload = self.hello.workload
-        # Before it is applied: a batch that fails inside must not come back and fail for ever.
-        worker.last_sequence = sequence
-        set_aside = self.pair.apply(observations, batch.exclusions, version, workload, worker.name)
-        ticket = self._fleet.ledger.batch(self.pair, worker, workload, batch)
-        result: Acceptance | estimator_pb2.BatchResult
-        if set_aside:
-            result = self._result(batch, RejectReason.REJECT_REASON_QUARANTINED, f"in quarantine: {set_aside}")
-        else:
-            worker.blocks += rows
-            self._fleet.taps.offer(self.pair.id, worker.name, workload, batch)
-            result = Acceptance(sequence, rows)
-        self._fleet.applied(self.pair)
-        return result, ticket
-
-    def _untimely(self, batch: estimator_pb2.ObservationBatch) -> tuple[estimator_pb2.BatchResult, int] | None:
-        """The refusal of a batch that is not the next one, or comes too fast; None if its turn is now."""
-        sequence, expected = batch.sequence, self.worker.last_sequence + 1
-        if not 1 <= sequence <= _MAX_SEQUENCE:
-            message = f"sequence is {sequence}; accepted: 1 to {_MAX_SEQUENCE}"
-            return self._refuse(batch, RejectReason.REJECT_REASON_MALFORMED, message, field="sequence"), 0
-        if sequence < expected:
-            message = f"batch {sequence} is done with; last_sequence is {expected - 1}"
-            # What the answer to the first arrival waits for, this one waits for too.
-            return self._refuse(batch, RejectReason.REJECT_REASON_DUPLICATE, message), self._fleet.ledger.awaited
-        # On a new stream: a worker that comes back may have forgotten batches that were answered on an earlier one.
-        self._begins_at = self._begins_at or sequence
-        if sequence not in {expected, self._begins_at}:
-            message = f"sequence is {sequence}; accepted: {expected}"
-            return self._refuse(batch, RejectReason.REJECT_REASON_OUT_OF_ORDER, message, field="sequence"), 0
-        if (trouble := self._fleet.ledger.postpone) is not None:
-            return self._postpone(batch, f"the store cannot commit: {trouble}", RETRY_SECONDS), 0
-        if over := self._fleet.rates.take(self.pair.id, self.worker.key, len(batch.accepted)):
-            message, wait = over
-            return self._postpone(batch, message, wait), 0
-        return None
-
-    def _check(self, batch: estimator_pb2.ObservationBatch, rows: int) -> None:
-        """Limits that are this service's, beside those of the protocol."""
-        if rows > (limit := self._fleet.settings.max_rows):
-            raise TooLarge(f"accepted has {rows} rows; accepted: 1 to {limit}", field="accepted", index=limit)
-        exclusions = batch.exclusions
-        if (entries := len(exclusions)) > _MAX_EXCLUSIONS:
-            raise TooLarge(
-                f"exclusions has {entries} entries; accepted: at most {_MAX_EXCLUSIONS}",
-                field="exclusions",
-                index=_MAX_EXCLUSIONS,
-            )
-        for i, item in enumerate(exclusions if entries else ()):
-            if item.blocks > MAX_COUNT:
-                raise MalformedBatch(
-                    f"exclusions[{i}].blocks is {item.blocks}; accepted: at most {MAX_COUNT}",
-                    field="exclusions",
-                    index=i,
-                )
-
-    def _set_aside(
-        self, batch: estimator_pb2.ObservationBatch, reason: RejectReason, message: str, field: str, index: int
-    ) -> tuple[estimator_pb2.BatchResult, int]:
-        """Refuses a batch for good: nothing of it is applied, its sequence is done with."""
-        self.worker.last_sequence = batch.sequence
-        result = self._refuse(batch, reason, message, field=field, index=index)
-        return result, self._fleet.ledger.reject(self.pair, self.worker, batch.sequence, reason, len(batch.accepted))
-
-    def _postpone(self, batch: estimator_pb2.ObservationBatch, message: str, wait: float) -> estimator_pb2.BatchResult:
-        """Refuses a batch for now: it may be sent again after `wait` seconds."""
-        result = self._refuse(batch, RejectReason.REJECT_REASON_OVER_QUOTA, message)
-        result.retry_after_seconds = wait
-        return result
-
-    def _refuse(
-        self,
-        batch: estimator_pb2.ObservationBatch,
-        reason: RejectReason,
-        message: str,
-        *,
-        field: str = "",
-        index: int = 0,
-    ) -> estimator_pb2.BatchResult:
-        self.pair.reject(reason, len(batch.accepted))
-        return self._result(batch, reason, message, field, index)
-
-    def _result(
-        self,
-        batch: estimator_pb2.ObservationBatch,
-        reason: RejectReason,
-        message: str,
-        field: str = "",
-        index: int = 0,
-    ) -> estimator_pb2.BatchResult:
-        return estimator_pb2.BatchResult(
-            sequence=batch.sequence,
-            last_sequence=self.worker.last_sequence,
-            rows_rejected=len(batch.accepted),
-            reason=reason,
-            field=field,
-            index=index,
-            message=message,
-        )
 
     def _next_update(self) -> bytes | None:
         """The latest publication as an encoded StreamResponse, if it or the mode is new to this worker, it is not
@@ -318,25 +196,17 @@ def _nonce(nonce: int) -> bytes:
     return estimator_pb2.StreamResponse(update=estimator_pb2.CoefficientUpdate(nonce=nonce)).SerializeToString()
 
 
-def _reason(error: AcceptdError) -> RejectReason:
-    if isinstance(error, NonFiniteValue):
-        return RejectReason.REJECT_REASON_NON_FINITE
-    if isinstance(error, TooLarge):
-        return RejectReason.REJECT_REASON_TOO_LARGE
-    return RejectReason.REJECT_REASON_MALFORMED
-
-
 def _check_report(report: estimator_pb2.WorkerReport) -> None:
     """Raises WireError for totals that no worker can have."""
     totals = report.totals
     claims = {field.name: getattr(totals, field.name) for field in totals.DESCRIPTOR.fields if not field.message_type}
-    claims |= {f"exclusions[{i}].blocks": item.blocks for i, item in enumerate(totals.exclusions[:_MAX_EXCLUSIONS])}
+    claims |= {f"exclusions[{i}].blocks": item.blocks for i, item in enumerate(totals.exclusions[:MAX_EXCLUSIONS])}
     for name, value in claims.items():
         if not 0 <= value <= MAX_COUNT:
             raise WireError(f"totals.{name} is {value}; accepted: 0 to {MAX_COUNT}", field=f"totals.{name}")
-    if len(totals.exclusions) > _MAX_EXCLUSIONS:
+    if len(totals.exclusions) > MAX_EXCLUSIONS:
         raise TooLarge(
-            f"totals.exclusions has {len(totals.exclusions)} entries; accepted: at most {_MAX_EXCLUSIONS}",
+            f"totals.exclusions has {len(totals.exclusions)} entries; accepted: at most {MAX_EXCLUSIONS}",
             field="totals.exclusions",
         )
     if report.HasField("costs"):
