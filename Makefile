@@ -46,7 +46,7 @@ check: $(DEV_STAMP) ## format, lint, types, import rules, proto lint, generated 
 	$(BIN)/buf lint
 	$(BIN)/python tools/generate_proto.py --check
 	$(BIN)/python tools/generate_configuration.py --check
-	$(BIN)/python tools/generate_dashboards.py --check
+	$(BIN)/python -m tools.generate_dashboards --check
 	$(BIN)/python -m tools.generate_benchmarks --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site-check
 
@@ -61,7 +61,7 @@ proto: $(DEV_STAMP) ## generates the Python of proto/acceptd/v1 anew
 
 docs: $(DEV_STAMP) ## writes the generated parts of docs/ anew
 	$(BIN)/python tools/generate_configuration.py
-	$(BIN)/python tools/generate_dashboards.py
+	$(BIN)/python -m tools.generate_dashboards
 	$(BIN)/python -m tools.generate_benchmarks
 
 docs-site: $(DEV_STAMP) ## docs/ as a site that can be read from a folder, in site/; every link is checked

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import copy
 import math
-from collections import Counter
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -22,50 +19,18 @@ import acceptd
 from acceptd.segments import Segment
 from acceptd.v1.types_pb2 import Mode
 from estimator_service.state import exclusion_name, reject_name
+from estimator_service.web.fleet_view import FleetView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from prometheus_client.metrics_core import Metric
 
-    from estimator_service.counters import Counters
-    from estimator_service.fit.report import Round
     from estimator_service.fleet import Fleet
-    from estimator_service.pair import Pair
-    from estimator_service.publication import Publication
+    from estimator_service.web.fleet_view import PairView
 
 #: Seconds a scrape waits for the event loop.
 _LOOP_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class _PairView:
-    """What one pair shows, copied on the event loop."""
-
-    id: str
-    publication: Publication
-    age: float
-    counters: Counters
-    refits_done: int
-    refits_held: dict[str, int]
-    pending_blocks: int
-    last_round: Round | None
-    workers: int
-    mode: int
-    quarantined: int
-    cannot_trim: int
-    exploration_rate: float
-    pinned: bool
-
-
-@dataclass(frozen=True)
-class _View:
-    pairs: list[_PairView]
-    epoch: int
-    commits: int
-    failures: int
-    trouble: bool
-    remembered: int
 
 
 class Exposition(Collector):
@@ -90,54 +55,18 @@ class Exposition(Collector):
         yield from _state_families(view.pairs)
         yield from _order_families(view.pairs)
 
-    def _view(self) -> _View:
+    def _view(self) -> FleetView:
         try:
             if asyncio.get_running_loop() is self._loop:
-                return self._copy()
+                return FleetView.of(self._fleet)
         except RuntimeError:
             pass
-        future: concurrent.futures.Future[_View] = concurrent.futures.Future()
-        self._loop.call_soon_threadsafe(lambda: future.set_result(self._copy()))
+        future: concurrent.futures.Future[FleetView] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(lambda: future.set_result(FleetView.of(self._fleet)))
         return future.result(_LOOP_SECONDS)
 
-    def _copy(self) -> _View:
-        fleet = self._fleet
-        workers: Counter[str] = Counter()
-        flat: Counter[str] = Counter()
-        for session in fleet.sessions.values():
-            workers[session.pair.id] += 1
-            flat[session.pair.id] += session.cannot_trim
-        now = fleet.clock.monotonic()
-        return _View(
-            [_copy_pair(pair, workers[pair.id], flat[pair.id], now) for pair in fleet.pairs.values()],
-            fleet.epoch,
-            fleet.ledger.commits,
-            fleet.ledger.failures,
-            fleet.ledger.trouble is not None,
-            len(fleet.roster),
-        )
 
-
-def _copy_pair(pair: Pair, workers: int, cannot_trim: int, now: float) -> _PairView:
-    return _PairView(
-        pair.id,
-        pair.publication,
-        now - pair.publication.published,
-        copy.deepcopy(pair.counters),
-        pair.refits_done,
-        dict(pair.refits_held),
-        pair.pending_blocks,
-        pair.last_round,
-        workers,
-        pair.mode,
-        len(pair.quarantined),
-        cannot_trim,
-        pair.exploration_rate,
-        pair.orders.pinned is not None,
-    )
-
-
-def _service_families(view: _View) -> Iterator[Metric]:
+def _service_families(view: FleetView) -> Iterator[Metric]:
     yield InfoMetricFamily("acceptd_build", "Version of acceptd.", {"version": acceptd.__version__})
     yield GaugeMetricFamily("acceptd_epoch", "Epoch of the store; grows at every start.", view.epoch)
     yield GaugeMetricFamily("acceptd_pairs", "Pairs known.", len(view.pairs))
@@ -151,7 +80,7 @@ def _service_families(view: _View) -> Iterator[Metric]:
     yield CounterMetricFamily("acceptd_store_failures", "Transactions that failed.", view.failures)
 
 
-def _coefficient_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
+def _coefficient_families(pairs: Sequence[PairView]) -> Iterator[Metric]:
     slope = GaugeMetricFamily("acceptd_slope", "Slope of the straight line in force.", labels=["pair"])
     slope_error = GaugeMetricFamily(
         "acceptd_slope_standard_error", "Its standard error, over-dispersed.", labels=["pair"]
@@ -209,7 +138,7 @@ def _coefficient_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
     )
 
 
-def _count_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
+def _count_families(pairs: Sequence[PairView]) -> Iterator[Metric]:
     observations = CounterMetricFamily(
         "acceptd_observations", "Graded draft tokens learned from.", labels=["pair", "position"]
     )
@@ -248,7 +177,7 @@ def _count_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
     yield from (done, held, pending, workers, quarantined, cannot_trim)
 
 
-def _calibration_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
+def _calibration_families(pairs: Sequence[PairView]) -> Iterator[Metric]:
     scores = {
         "log_loss": "Log-loss of the latest round, nats an observation.",
         "auc": "Area under the ROC curve of the latest round.",
@@ -275,7 +204,7 @@ def _calibration_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
     yield survival
 
 
-def _reliability_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
+def _reliability_families(pairs: Sequence[PairView]) -> Iterator[Metric]:
     labels = ["pair", "bin"]
     observations = GaugeMetricFamily(
         "acceptd_reliability_observations", "Observations of the latest round by bin of confidence.", labels=labels
@@ -292,7 +221,7 @@ def _reliability_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
     yield from (observations, predicted, observed)
 
 
-def _state_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
+def _state_families(pairs: Sequence[PairView]) -> Iterator[Metric]:
     score = GaugeMetricFamily(
         "acceptd_drift_score",
         "Evidence for a change since the baseline, by kind; at 1 it is named if the change is large enough.",
@@ -319,7 +248,7 @@ def _segment_name(segment: int) -> str:
         return str(segment)
 
 
-def _order_families(pairs: Sequence[_PairView]) -> Iterator[Metric]:
+def _order_families(pairs: Sequence[PairView]) -> Iterator[Metric]:
     pinned = GaugeMetricFamily(
         "acceptd_pinned", "1 while an operator keeps fits from being published.", labels=["pair"]
     )
