@@ -12,7 +12,7 @@ import numpy as np
 
 from acceptd.codec import UNKNOWN_SEGMENT, Observations, encode_batch, encode_pair_key, encode_version
 from acceptd.types import PairKey, Version
-from acceptd.v1 import estimator_pb2, estimator_pb2_grpc
+from acceptd.v1 import estimator_pb2, estimator_pb2_grpc, inspect_pb2, inspect_pb2_grpc
 
 KEY = PairKey("org/target-8b", "org/draft-1b", 4)
 #: Seconds a test waits for something that must happen.
@@ -35,6 +35,12 @@ def rows(count: int, seed: int = 0, num_positions: int = 4) -> Observations:
         admitted,
         np.ones(count, np.float32),
     )
+
+
+async def state_of(channel: grpc.aio.Channel, pair: str = KEY.id) -> inspect_pb2.PairState:
+    """What the service shows of a pair."""
+    answer = await inspect_pb2_grpc.InspectStub(channel).GetPair(inspect_pb2.GetPairRequest(pair=pair))
+    return answer.state
 
 
 class RawWorker:

@@ -11,7 +11,7 @@ import urllib.request
 import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from raw_worker import DEADLINE, KEY, RawWorker, rows, until
+from raw_worker import DEADLINE, KEY, RawWorker, rows, state_of, until
 
 from acceptd.modes import Mode
 from acceptd.types import PRIOR_INTERCEPT, PRIOR_SLOPE, Version
@@ -33,10 +33,6 @@ async def status_of(call):
 
 def version(message):
     return Version(message.epoch, message.counter)
-
-
-async def state_of(channel, pair=KEY.id):
-    return (await stub(channel).GetPair(inspect_pb2.GetPairRequest(pair=pair))).state
 
 
 async def history_of(channel):

@@ -9,7 +9,7 @@ import sqlite3
 import grpc
 import numpy as np
 import pytest
-from raw_worker import KEY, RawWorker, rows, until
+from raw_worker import KEY, RawWorker, rows, state_of, until
 
 from acceptd.codec import encode_batch
 from acceptd.errors import ConfigError
@@ -28,10 +28,6 @@ def counts(batches):
                 observed[k] += 1
                 accepted[k] += k < a
     return observed.tolist(), accepted.tolist()
-
-
-async def state_of(channel, pair=KEY.id):
-    return (await inspect_pb2_grpc.InspectStub(channel).GetPair(inspect_pb2.GetPairRequest(pair=pair))).state
 
 
 async def test_a_restart_continues_where_it_was(start, connect, tmp_path):
