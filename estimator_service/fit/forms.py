@@ -31,6 +31,13 @@ _HYSTERESIS: Final = 0.0005
 _MIN_SCORED: Final = 1_500.0
 
 
+def enabled_forms(settings: FitSettings) -> tuple[str, ...]:
+    """The forms that settings allow, in order of generality."""
+    if settings.method != "auto" or not settings.knots:
+        return (LINE,)
+    return (LINE, LINK, SEGMENTED) if settings.segments else (LINE, LINK)
+
+
 @dataclass(frozen=True)
 class Points:
     """Fitted points of one window. line, link: S = 1; segments: S = NUM_SLOTS; None where the form is off.

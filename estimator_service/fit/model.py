@@ -15,61 +15,44 @@ It holds no clock, no randomness and no exact counters (those are the service's)
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from acceptd.bins import NUM_BINS
 from acceptd.limits import MAX_POSITIONS
-from acceptd.types import Coefficients, SegmentCoefficients, Version, prior
+from acceptd.types import Coefficients, prior
 from estimator_service.fit.calibration import CalibrationSums
-from estimator_service.fit.dispersion import (
-    Dispersion,
-    ScoreSums,
-    batch_scores,
-    round_shift,
-    sandwich_errors,
-    typical_dispersion,
-)
-from estimator_service.fit.drift import KINDS as DRIFT_KINDS
+from estimator_service.fit.dispersion import ScoreSums, round_shift, typical_dispersion
 from estimator_service.fit.drift import Drift, DriftDetector
-from estimator_service.fit.forms import LINE, LINK, SEGMENTED, Choice, Points, fit_window, refine, to_coefficients
+from estimator_service.fit.forms import LINE, LINK, SEGMENTED, Choice, Points, enabled_forms
 from estimator_service.fit.guard import Sample, reason_to_hold
-from estimator_service.fit.histogram import NUM_SLOTS, Floats, Rows, grade, histogram_of_codes, sums_by
-from estimator_service.fit.journal import Journal, Stretch, narrowed
-from estimator_service.fit.knots import choose_knots
-from estimator_service.fit.likelihood import Cells, Point, information_matrix, normal_equations
-from estimator_service.fit.line import adequate_line, line_errors
-from estimator_service.fit.predict import Compiled, segment_coefficients
+from estimator_service.fit.histogram import NUM_SLOTS, Floats, Rows, histogram_of_codes, sums_by
+from estimator_service.fit.journal import Journal, Stretch
+from estimator_service.fit.kinds import KINDS
+from estimator_service.fit.learned import Learned
+from estimator_service.fit.predict import Compiled
+from estimator_service.fit.ramp import ramped
+from estimator_service.fit.refit import refit
 from estimator_service.fit.report import Round, Shift
 from estimator_service.fit.round import RoundNewton
-from estimator_service.fit.scored import Scored
+from estimator_service.fit.scored_group import ScoredGroup
 from estimator_service.fit.settings import FitSettings
 from estimator_service.fit.snapshot import Packing, check_make, pack, unpack
 from estimator_service.fit.staging import Batch, Group, Staging
-from estimator_service.fit.trimming import Unbiased, inverse_propensity
-from estimator_service.fit.windows import Learned, Windows
-from estimator_service.fit.workers import Judge, WorkerRecord, recalibrate
-from estimator_service.fit.workloads import WorkloadTables
-
-#: The first rounds of a pair are these fractions of a full one, and the rest of it: the prior is a poor guess, and few
-#: rows improve on it. More of them fit on fewer rows still.
-_RAMP: Final = (16, 8, 4)
+from estimator_service.fit.windows import Windows
+from estimator_service.fit.worker_lines import worker_lines
+from estimator_service.fit.workers import Judge
 
 #: Notices about workers a round; more of them say the same.
 _MAX_NOTICES: Final = 16
 
-#: Observations from which workers are judged in one merge, or 64 times fewer for each worker if that is more. Raising
-#: it costs time and names a fault on less of a difference.
-_JUDGED: Final = 8_192
+#: Share of blocks verified whole from which a round counts as untrimmed; a few end early with their request.
+_UNTRIMMED: Final = 0.95
 
-
-def ramped(target: int, rounds: int) -> int:
-    """Blocks of the round that follows `rounds` closed ones, where a full one has `target`."""
-    if rounds > len(_RAMP):
-        return target
-    lengths = [max(1, target // share) for share in _RAMP]
-    return lengths[rounds] if rounds < len(_RAMP) else max(1, target - sum(lengths))
+#: Attributes that a snapshot leaves out.
+_TRANSIENT: Final = frozenset({"settings", "_compiled", "_staging"})
 
 
 class PairModel:
@@ -94,7 +77,7 @@ class PairModel:
         self._rounds = 0
         start = prior(k)
         self._coefficients = {"": start}
-        self._forms = dict.fromkeys(self._available(), start)
+        self._forms = dict.fromkeys(enabled_forms(self.settings), start)
         self._compiled = Compiled(k)
         self._staging = Staging(k)
         self._clear_round()
@@ -211,7 +194,7 @@ class PairModel:
     def snapshot(self) -> Packing:
         """All state, the open round included, versioned and without a checksum (the store adds one)."""
         self._settle()
-        return pack(self._state(), _KINDS)
+        return pack(self._state(), KINDS)
 
     def to_bytes(self) -> bytes:
         """Its snapshot, compressed."""
@@ -220,7 +203,7 @@ class PairModel:
     @classmethod
     def from_bytes(cls, data: bytes, settings: FitSettings | None = None) -> PairModel:
         """The model of a snapshot. Raises ValueError if it is not one of this version."""
-        state = unpack(data, _KINDS)
+        state = unpack(data, KINDS)
         k = state.get("num_positions") if isinstance(state, dict) else None
         if not isinstance(k, int) or not 1 <= k <= MAX_POSITIONS:
             raise ValueError(f"snapshot is damaged: K is {k!r}; accepted: 1 to {MAX_POSITIONS}")
@@ -249,22 +232,17 @@ class PairModel:
         return self._journal.full(len(self._staging.batches), self._staging.size)
 
     def _score(self, group: Group) -> Stretch:
-        k, rows = self.num_positions, group.rows
-        graded = grade(rows, k)
-        log_odds = self._compiled.log_odds(group.batches[0].used, graded.cell, graded.x)
-        scored = Scored.of(graded.position, graded.accepted, log_odds, k, group.sizes)
-        weight = inverse_propensity(rows, graded) if group.explored else None
+        found = ScoredGroup.of(group, self._compiled, self.num_positions)
         if group.batches[0].learned:
+            rows, graded, scored = group.rows, found.graded, found.scored
             self._calibration.add(scored)
             self._calibration.add_survival(graded.first, graded.observed, rows.accepted, scored.confidence)
-            if weight is not None:
-                self._unbiased_calibration.add(scored, weight)
+            if found.weight is not None:
+                self._unbiased_calibration.add(scored, found.weight)
             if self.settings.method == "round":
                 self._original.add(graded.position, graded.x, graded.accepted, scored.confidence)
-            self._whole_blocks += int(np.count_nonzero(rows.admitted == k))
-        code = graded.cell * 2
-        code += graded.accepted
-        return group.stretch(code=narrowed(code, k), weight=weight, scores=batch_scores(scored, graded.x))
+            self._whole_blocks += int(np.count_nonzero(rows.admitted == self.num_positions))
+        return found.stretch()
 
     def _merge(self) -> None:
         """Judge who sent the journal's rows, score the forms on them, and learn from what passed."""
@@ -287,94 +265,49 @@ class PairModel:
         """The journal's rows of workers in good standing, by their judgement on these rows; None if there are none."""
         k = self.num_positions
         pending = self._journal.take()
-        workers = len(pending.workers)
-        # Every n-th row judges a worker as well as all: enough of them for each one's line.
-        step = max(1, len(pending.code) // max(_JUDGED, workers * _JUDGED // 64))
-        code, x = pending.code[::step].astype(np.int64), pending.x[::step].astype(np.float64)
-        cell = code >> 1
-        position = cell // NUM_BINS % k
-        score = self._compiled.log_odds(self._coefficients[""], cell, x)
-        found = recalibrate(pending.worker[pending.batch(step)], position, score, code & 1, shape=(workers, k))
+        found = worker_lines(pending, self._coefficients[""], self._compiled, k)
         notices = self._notices + self._judge.judge(pending.workers, found, typical_dispersion(pending.scores, k))
         self._notices = tuple(dict.fromkeys(notices))[:_MAX_NOTICES]
-        weights = self._judge.weights(pending.workers, sums_by(pending.worker, pending.sizes, workers))
-        if not weights.any():
-            return None
-        by_row = None if (weights == 1.0).all() else weights[pending.worker][pending.batch()]
-        kept = slice(None) if weights.all() or by_row is None else by_row > 0
-        return Learned(
-            pending.code[kept],
-            pending.x[kept],
-            None if by_row is None else by_row[kept],
-            None if pending.weight is None else pending.weight[kept],
-            None if len(pending.workloads) == 1 else pending.workload[pending.batch()][kept],
-            pending.workloads,
-            ScoreSums.of(pending.scores if weights.all() else pending.scores[weights[pending.worker] > 0], k),
-        )
-
-    def _available(self) -> tuple[str, ...]:
-        settings = self.settings
-        if settings.method != "auto" or not settings.knots:
-            return (LINE,)
-        return (LINE, LINK, SEGMENTED) if settings.segments else (LINE, LINK)
+        counts = sums_by(pending.worker, pending.sizes, len(pending.workers))
+        weights = self._judge.weights(pending.workers, counts)
+        return Learned.of(pending, weights, k) if weights.any() else None
 
     def _refit(self, current: Coefficients | None, shift: Shift | None) -> Round:
-        settings, windows = self.settings, self._windows
-        if LINK in self._available():
-            self._knots = choose_knots(windows.long[0].sum(axis=(0, 1)), self._knots)
-        self._base = base = fit_window(windows.long, self._knots, settings, self._base)
-        windowed = settings.recent_half_life_observations < settings.half_life_observations
-        self._points = points = refine(windows.recent, base, self._points) if windowed else base
-        evidence = windows.evidence
-        errors = line_errors(base, points, windows, settings)
-        line = adequate_line(points, self._sample, self._newest, settings)
-        offsets = windows.unbiased.offsets(line)
-        if line is not points.line:
-            points = Points(line, points.information)
-        available = self._available() if points.link is not None else (LINE,)
-        form = self._choice.choose(available)
-        self._forms = {name: to_coefficients(points, name, evidence, offsets) for name in available}
-        if form != LINE and self._sample.total:
-            limit = max(self._sample.constant_loss(), self._sample.loss(self._forms[LINE]))
-            form = form if self._sample.loss(self._forms[form]) <= limit else LINE
-        candidate = self._forms[form]
-        self._coefficients = {"": candidate, **windows.workloads.coefficients(points, form, evidence, offsets)}
-        return Round(
-            coefficients=dict(self._coefficients),
-            standard_errors=tuple(errors.tolist()),
-            calibration=self._calibration.scores(),
-            held=reason_to_hold(self._sample, candidate, current, settings.hold_tolerance),
-            link=LINE if form == LINE else LINK,
-            segmented=form == SEGMENTED,
-            blocks=self._blocks,
-            observations=self._observations,
+        found = refit(
+            self._windows,
+            self.settings,
+            self._choice,
+            knots=self._knots,
+            base=self._base,
+            points=self._points,
+            newest=self._newest,
+            sample=self._sample,
+        )
+        self._knots, self._base, self._points = found.knots, found.base, found.points
+        self._coefficients, self._forms = found.coefficients, found.forms
+        return replace(
+            self._outcome(current, found.errors, self._windows.remarks(found.evidence)),
+            link=LINE if found.form == LINE else LINK,
+            segmented=found.form == SEGMENTED,
             shift=shift,
             log_losses=self._choice.means(),
             forms=dict(self._forms),
             unbiased=self._unbiased_calibration.scores(),
-            drifts=self._drifts,
-            drift_scores=self._drift.scores,
-            quarantined=self._judge.quarantined,
-            notices=self._notices + windows.remarks(evidence) + self._drift.remarks(),
         )
 
     def _original_round(self) -> Round:
         self._original.step()
-        state = self._original
-        line = segment_coefficients(np.array([state.slope]), state.intercepts)
-        windows = self._windows
-        evidence = tuple(windows.evidence.tolist())
-        point = Point(np.array([[state.slope]]), state.intercepts[None])
-        normal = normal_equations(Cells.of(windows.long.sum(axis=1, keepdims=True)), point)
-        information = information_matrix(normal) + np.eye(1 + self.num_positions)
-        candidate = Coefficients(Version(), line, evidence=evidence)
-        self._coefficients = {"": candidate}
-        self._forms = {LINE: candidate}
+        candidate = self._original.coefficients(self._windows.evidence)
+        self._coefficients, self._forms = {"": candidate}, {LINE: candidate}
+        return self._outcome(None, self._original.errors(self._windows))
+
+    def _outcome(self, current: Coefficients | None, errors: Floats, remarks: tuple[str, ...] = ()) -> Round:
+        """What every method tells of the open round, its candidates found. current: what they may not do worse than."""
         return Round(
             coefficients=dict(self._coefficients),
-            standard_errors=tuple(sandwich_errors(information, windows.dispersion.variance()).tolist()),
+            standard_errors=tuple(errors.tolist()),
             calibration=self._calibration.scores(),
-            held=reason_to_hold(self._sample, candidate, None, self.settings.hold_tolerance),
+            held=reason_to_hold(self._sample, self._coefficients[""], current, self.settings.hold_tolerance),
             link="round",
             segmented=False,
             blocks=self._blocks,
@@ -382,38 +315,5 @@ class PairModel:
             drifts=self._drifts,
             drift_scores=self._drift.scores,
             quarantined=self._judge.quarantined,
-            notices=self._notices + self._drift.remarks(),
+            notices=self._notices + remarks + self._drift.remarks(),
         )
-
-
-#: Share of blocks verified whole from which a round counts as untrimmed; a few end early with their request.
-_UNTRIMMED: Final = 0.95
-
-#: Attributes that a snapshot leaves out.
-_TRANSIENT: Final = frozenset({"settings", "_compiled", "_staging"})
-
-#: What a snapshot may hold.
-_KINDS: Final[dict[str, type]] = {
-    kind.__name__: kind
-    for kind in (
-        CalibrationSums,
-        Choice,
-        Coefficients,
-        Dispersion,
-        Journal,
-        Judge,
-        Point,
-        Points,
-        RoundNewton,
-        Sample,
-        ScoreSums,
-        SegmentCoefficients,
-        Stretch,
-        Unbiased,
-        Version,
-        Windows,
-        WorkerRecord,
-        WorkloadTables,
-        *DRIFT_KINDS,
-    )
-}

@@ -13,8 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acceptd.limits import PRIOR_INTERCEPT, PRIOR_SLOPE
+from acceptd.types import Coefficients, Version
+from estimator_service.fit.dispersion import sandwich_errors
 from estimator_service.fit.histogram import Floats, Ints
-from estimator_service.fit.predict import sigmoid
+from estimator_service.fit.likelihood import Cells, Point, information_matrix, normal_equations
+from estimator_service.fit.predict import segment_coefficients, sigmoid
+from estimator_service.fit.windows import Windows
 
 #: A step is scaled by n / (n + this); raising it moves coefficients less on thin rounds.
 _DAMPING: Final = 50.0
@@ -61,3 +65,16 @@ class RoundNewton:
         self.slope += float(move)
         self.intercepts = self.intercepts + np.where(np.isfinite(moves), moves, 0.0)
         self.sums = np.zeros_like(self.sums)
+
+    def coefficients(self, evidence: Floats) -> Coefficients:
+        """Float32-exact, a straight line. evidence: float64[K], effective observations of each position."""
+        line = segment_coefficients(np.array([self.slope]), self.intercepts)
+        return Coefficients(Version(), line, evidence=tuple(evidence.tolist()))
+
+    def errors(self, windows: Windows) -> Floats:
+        """Standard errors [1 + K], slope first, of the line here, by what the long window holds."""
+        point = Point(np.array([[self.slope]]), self.intercepts[None])
+        normal = normal_equations(Cells.of(windows.long.sum(axis=1, keepdims=True)), point)
+        # The identity, so that there is an inverse where a position has no labels.
+        information = information_matrix(normal) + np.eye(1 + len(self.intercepts))
+        return sandwich_errors(information, windows.dispersion.variance())

@@ -17,7 +17,7 @@ from acceptd.limits import MAX_KNOTS
 from acceptd.segments import NUM_SEGMENTS
 from acceptd.types import Version
 from acceptd.v1 import estimator_pb2
-from estimator_service.fit.model import ramped
+from estimator_service.fit.ramp import ramped
 from vllm_client_hook.backoff import BackoffSettings
 from vllm_client_hook.replay import ReplayWorker, read_shard
 from vllm_client_hook.uplink import Capabilities, Uplink, UplinkSettings

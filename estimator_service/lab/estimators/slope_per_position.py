@@ -11,9 +11,9 @@ from acceptd.limits import PRIOR_INTERCEPT, PRIOR_SLOPE
 from estimator_service.fit.hierarchy import RECENT, fit_groups
 from estimator_service.fit.histogram import bins_of, histogram
 from estimator_service.fit.likelihood import Cells, Point
-from estimator_service.fit.model import ramped
 from estimator_service.fit.newton import Prior, fit
 from estimator_service.fit.predict import sigmoid
+from estimator_service.fit.ramp import ramped
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
