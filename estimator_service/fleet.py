@@ -195,8 +195,8 @@ class Fleet:
                 logger.warning("worker %r holds version %s: epoch %d → %d", hello.worker, held, self.epoch, epoch)
                 self.epoch = epoch
                 for each in self.pairs.values():
-                    each.epoch = epoch
-        if publication := pair.outrank(held):
+                    each.publications.epoch = epoch
+        if publication := pair.publications.outrank(held):
             self.ledger.published(pair, publication)
             self.board.publish(pair.id, publication)
 

@@ -151,7 +151,7 @@ class Session:
         except WireError as error:
             return self._set_aside(batch, _reason(error), str(error), error.field, error.index)
         version = decode_version(batch.version) if batch.HasField("version") else None
-        if not self.pair.knows(version, self.held):
+        if not self.pair.publications.knows(version, self.held):
             message = f"version {version} was never published to {self.pair.id}"
             return self._set_aside(batch, RejectReason.REJECT_REASON_UNKNOWN_VERSION, message, "version", 0)
         workload = self.hello.workload

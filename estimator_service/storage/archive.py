@@ -35,7 +35,7 @@ class Archive:
 
         What was published since the latest commit is in memory only.
         """
-        found = {item.version: item for item in pair.recent() if before is None or item.version < before}
+        found = {item.version: item for item in pair.publications.recent() if before is None or item.version < before}
         if len(found) < limit and (writer := self._ledger.readable) is not None:
             with contextlib.suppress(sqlite3.Error, OverflowError):
                 found |= await asyncio.wrap_future(
@@ -45,7 +45,7 @@ class Archive:
 
     async def course(self, pair: Pair, points: int) -> list[Publication]:
         """All of a pair's history thinned to at most `points` publications, oldest first, the newest among them."""
-        found = {item.version: item for item in pair.recent()}
+        found = {item.version: item for item in pair.publications.recent()}
         if (writer := self._ledger.readable) is not None:
             with contextlib.suppress(sqlite3.Error):
                 stored = await asyncio.wrap_future(
@@ -59,7 +59,7 @@ class Archive:
 
     async def version(self, pair: Pair, version: Version) -> Publication | None:
         """One publication of a pair, None if it is no longer kept."""
-        for publication in pair.recent():
+        for publication in pair.publications.recent():
             if publication.version == version:
                 return publication
         if (writer := self._ledger.readable) is None:
