@@ -83,7 +83,7 @@ class Fleet:
         worker = self.roster.get(*identity, pair.id)
         if not await self.ledger.settled(worker.ticket):
             # Welcome would tell the worker to forget what a crash now would lose.
-            raise Busy(f"what {worker.name} sent before cannot be committed now: {self.ledger.trouble}")
+            raise Busy(f"what {worker.name} sent before cannot be committed now: {self.ledger.delivery.trouble}")
         self._fence(identity)
         if self.pairs.get(pair.id) is not pair:
             raise Busy(f"{pair.id} made room for another pair while this worker was let in")

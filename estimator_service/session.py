@@ -15,7 +15,7 @@ from acceptd.v1 import estimator_pb2, types_pb2
 from acceptd.v1.estimator_pb2 import RejectReason
 from estimator_service.answers import Acceptance, Answers
 from estimator_service.outbox import Ending, Outbox
-from estimator_service.storage.ledger import RETRY_SECONDS
+from estimator_service.storage.delivery import RETRY_SECONDS
 from estimator_service.zero_budget import ZeroBudget
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Session:
         self._pushed: dict[int, tuple[Version, float]] = {}
         self.outbox = Outbox(
             Answers(fleet.settings.max_in_flight, fleet.settings.answer_seconds),
-            lambda: fleet.ledger.committed,
+            lambda: fleet.ledger.delivery.committed,
             self._next_update,
             fleet.clock.monotonic,
         )

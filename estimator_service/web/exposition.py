@@ -111,9 +111,9 @@ class Exposition(Collector):
         return _View(
             [_copy_pair(pair, workers[pair.id], flat[pair.id], now) for pair in fleet.pairs.values()],
             fleet.epoch,
-            fleet.ledger.commits,
-            fleet.ledger.failures,
-            fleet.ledger.trouble is not None,
+            fleet.ledger.delivery.commits,
+            fleet.ledger.delivery.failures,
+            fleet.ledger.delivery.trouble is not None,
             len(fleet.roster),
         )
 
