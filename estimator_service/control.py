@@ -15,8 +15,9 @@ from acceptd.errors import AcceptdError, WireError
 from acceptd.modes import Mode
 from acceptd.types import Version
 from estimator_service.act import Act, situation
-from estimator_service.pair import MAX_RECENT, Pair
+from estimator_service.pair import Pair
 from estimator_service.pair_export import make_export, open_export, try_out
+from estimator_service.publications import MAX_RECENT
 
 if TYPE_CHECKING:
     from acceptd.v1 import inspect_pb2

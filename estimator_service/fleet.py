@@ -83,7 +83,7 @@ class Fleet:
         worker = self.roster.get(*identity, pair.id)
         if not await self.ledger.settled(worker.ticket):
             # Welcome would tell the worker to forget what a crash now would lose.
-            raise Busy(f"what {worker.name} sent before cannot be committed now: {self.ledger.trouble}")
+            raise Busy(f"what {worker.name} sent before cannot be committed now: {self.ledger.delivery.trouble}")
         self._fence(identity)
         if self.pairs.get(pair.id) is not pair:
             raise Busy(f"{pair.id} made room for another pair while this worker was let in")
@@ -195,8 +195,8 @@ class Fleet:
                 logger.warning("worker %r holds version %s: epoch %d → %d", hello.worker, held, self.epoch, epoch)
                 self.epoch = epoch
                 for each in self.pairs.values():
-                    each.epoch = epoch
-        if publication := pair.outrank(held):
+                    each.publications.epoch = epoch
+        if publication := pair.publications.outrank(held):
             self.ledger.published(pair, publication)
             self.board.publish(pair.id, publication)
 

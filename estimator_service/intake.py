@@ -10,7 +10,7 @@ from acceptd.limits import MAX_COUNT
 from acceptd.v1 import estimator_pb2
 from acceptd.v1.estimator_pb2 import RejectReason
 from estimator_service.answers import Acceptance
-from estimator_service.storage.ledger import RETRY_SECONDS
+from estimator_service.storage.delivery import RETRY_SECONDS
 
 if TYPE_CHECKING:
     from acceptd.types import Version
@@ -53,7 +53,7 @@ class Intake:
         except WireError as error:
             return self._set_aside(batch, _reason(error), str(error), error.field, error.index)
         version = decode_version(batch.version) if batch.HasField("version") else None
-        if not self._pair.knows(version, held):
+        if not self._pair.publications.knows(version, held):
             message = f"version {version} was never published to {self._pair.id}"
             return self._set_aside(batch, RejectReason.REJECT_REASON_UNKNOWN_VERSION, message, "version", 0)
         # Before it is applied: a batch that fails inside must not come back and fail for ever.

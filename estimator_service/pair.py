@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,9 @@ from acceptd.v1.types_pb2 import ExclusionReason, Mode
 from estimator_service.counters import Counters
 from estimator_service.drift_log import DriftLog
 from estimator_service.fit.model import PairModel
-from estimator_service.fit.publish import should_publish
 from estimator_service.fit.settings import FitSettings
 from estimator_service.orders import Orders
-from estimator_service.publication import Publication
+from estimator_service.publications import Publications
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,13 +26,9 @@ if TYPE_CHECKING:
     from estimator_service.fit.drift import Drift
     from estimator_service.fit.report import Round
     from estimator_service.fit.snapshot import Packing
-
-#: Publications kept in memory, to score rows with the version they were predicted with; rows of an older one are scored
-#: with the one in force. Some 10 kB each with every workload label in use.
-MAX_RECENT = 256
+    from estimator_service.publication import Publication
 
 _EXCLUSION_REASONS = frozenset(ExclusionReason.values())
-
 
 _MODES = {"trim": Mode.MODE_TRIM, "shadow": Mode.MODE_SHADOW, "off": Mode.MODE_OFF}
 
@@ -53,9 +48,9 @@ class Decision:
 
 
 class Pair:
-    """Window, exact counters and published coefficients of one pair.
+    """Window, rounds, orders and exact counters of one pair. The caller serialises calls.
 
-    The caller serialises calls. `epoch` is the store's; versions of this pair count up within it.
+    epoch: the store's, see `Publications`.
     """
 
     def __init__(
@@ -69,7 +64,7 @@ class Pair:
         self.last_active = clock.monotonic()
         self.counters = Counters.zero(self.num_positions)
         self.orders = Orders()
-        self.epoch = epoch
+        self.publications = Publications(self.num_positions, settings, clock, epoch)
         self.refits_done = 0
         self.refits_held: Counter[str] = Counter()
         self.last_held = ""
@@ -79,11 +74,13 @@ class Pair:
         self._settings = settings
         self._clock = clock
         self._model = self._new_model()
-        self._prior = prior(self.num_positions)
         self._round_began = clock.monotonic()
         self._first_pending: float | None = None
-        self._recent: OrderedDict[Version, Publication] = OrderedDict()
-        self.publication = self._issue(Publication(prior(self.num_positions, Version(epoch, 0)), "prior", *self._now()))
+
+    @property
+    def publication(self) -> Publication:
+        """The one in force."""
+        return self.publications.in_force
 
     @property
     def blank(self) -> bool:
@@ -91,18 +88,6 @@ class Pair:
         return not self.counters.blocks and self.orders == Orders()
 
     # What workers send
-
-    def knows(self, version: Version | None, held: Version) -> bool:
-        """Whether rows predicted with `version` may be learned from. `held`: what their worker said it holds.
-
-        None is the worker's own prior. An earlier epoch's version counts as known up to what the worker came with:
-        this store may have lost its last second, or another replica published it.
-        """
-        if version is None or version in self._recent:
-            return True
-        if version.epoch == self.publication.version.epoch:
-            return version <= self.publication.version
-        return version <= held and version.epoch < self.epoch
 
     def apply(
         self,
@@ -117,7 +102,7 @@ class Pair:
         The model still judges such rows, so that the worker can be released; nothing of the batch is counted.
         """
         set_aside = self._model.quarantine(worker)
-        self._model.observe(rows, workload=workload, worker=worker, used=self._used(version, workload))
+        self._model.observe(rows, workload=workload, worker=worker, used=self.publications.used(version, workload))
         if set_aside:
             self.reject(RejectReason.REJECT_REASON_QUARANTINED, len(rows))
         else:
@@ -166,13 +151,12 @@ class Pair:
         elapsed = self._clock.monotonic() - self._round_began
         in_force = self.publication
         closed = self._close(elapsed, in_force)
-        held = closed.held or ("pinned" if self.orders.pinned else self._idle(closed.coefficients))
+        held = closed.held or ("pinned" if self.orders.pinned else "")
+        if not held and self.publications.suffice(closed.coefficients):
+            held = "unchanged"
         publication = None
         if not held:
-            version = self._next_version()
-            by_workload = {label: replace(value, version=version) for label, value in closed.coefficients.items()}
-            pooled = by_workload.pop("")
-            publication = self._issue(Publication(pooled, "refit", *self._now(), by_workload, closed.calibration))
+            publication = self.publications.publish("refit", closed.coefficients, closed.calibration)
         self._settle(held)
         return Decision(elapsed, in_force.version, held, publication, closed.drifts)
 
@@ -184,7 +168,7 @@ class Pair:
 
     def replay_round(self, elapsed: float, in_force: Version, held: str) -> None:
         """Closes a round as an earlier process did. What it published comes from the history."""
-        self._close(elapsed, self._recent.get(in_force, self.publication))
+        self._close(elapsed, self.publications.get(in_force))
         self._settle(held)
 
     def _close(self, elapsed: float, in_force: Publication) -> Round:
@@ -204,23 +188,6 @@ class Pair:
         if held:
             self.refits_held[held] += 1
 
-    def _idle(self, candidates: dict[str, Coefficients]) -> str:
-        """Why a sound fit need not go out: it says what is in force already, and that is fresh enough."""
-        current = self.publication
-        if current.version.counter == 0:
-            return ""
-        age = self._clock.monotonic() - current.published
-        for label, value in candidates.items():
-            if should_publish(
-                current.of(label),
-                value,
-                age_seconds=age,
-                max_age_seconds=self._settings.publish_max_age_seconds,
-                min_change=self._settings.publish_min_change,
-            ):
-                return ""
-        return "unchanged"
-
     # What operators ask for
 
     @property
@@ -237,7 +204,7 @@ class Pair:
     def pin(self, publication: Publication, cause: str) -> Publication:
         """Publishes the coefficients of an earlier publication, and no fit from now on."""
         self.orders = replace(self.orders, pinned=publication.source)
-        return self._issue(publication.again(self._next_version(), cause, *self._now()))
+        return self.publications.publish_again(publication, cause)
 
     def unpin(self) -> None:
         """Lets the next fit be published."""
@@ -250,64 +217,14 @@ class Pair:
         self._first_pending = None
         self._round_began = self._clock.monotonic()
         self.last_round = None
-        return self._issue(Publication(prior(self.num_positions, self._next_version()), "reset", *self._now()))
+        return self.publications.publish("reset", {"": prior(self.num_positions)})
 
     def take_over(self, header: dict[str, Any], window: bytes, coefficients: Coefficients) -> Publication:
         """Continues from another service's `state`, and publishes its coefficients."""
         orders = self.orders
         self.restore({**header, "orders": replace(orders, pinned=None).to_json()}, window)
         self.last_round = None
-        pooled = replace(coefficients, version=self._next_version())
-        return self._issue(Publication(pooled, "import", *self._now()))
-
-    # Publications
-
-    def outrank(self, held: Version) -> Publication | None:
-        """Publishes the same coefficients again if a worker holds a version that does not sort before theirs.
-
-        Returns what it published. The prior is never published so: it would replace something fitted.
-        """
-        current = self.publication
-        if current.version.counter == 0:
-            if current.version.epoch < self.epoch:
-                self._issue(replace(self._again("prior", Version(self.epoch, 0)), origin=None))
-            return None
-        if held < current.version or held in self._recent:
-            return None
-        return self._issue(self._again("restart", self._next_version()))
-
-    def restore_publications(self, publications: list[Publication]) -> None:
-        """Takes over the history of earlier processes, oldest first; the newest is in force."""
-        for publication in publications:
-            self._issue(publication)
-
-    def recent(self) -> list[Publication]:
-        """Publications in memory, newest first."""
-        return list(reversed(self._recent.values()))
-
-    def _again(self, cause: str, version: Version) -> Publication:
-        return self.publication.again(version, cause, *self._now())
-
-    def _issue(self, publication: Publication) -> Publication:
-        for value in (publication.pooled, *publication.by_workload.values()):
-            value.validate(self.num_positions)
-        self.publication = publication
-        self._recent[publication.version] = publication
-        while len(self._recent) > MAX_RECENT:
-            self._recent.popitem(last=False)
-        return publication
-
-    def _next_version(self) -> Version:
-        current = self.publication.version
-        return Version(self.epoch, current.counter + 1 if current.epoch == self.epoch else 1)
-
-    def _used(self, version: Version | None, workload: str) -> Coefficients:
-        if version is None:
-            return self._prior
-        return self._recent.get(version, self.publication).of(workload)
-
-    def _now(self) -> tuple[float, float]:
-        return self._clock.wall(), self._clock.monotonic()
+        return self.publications.publish("import", {"": coefficients})
 
     # Snapshots
 

@@ -56,9 +56,10 @@ class Session:
         self._nonce = 0
         self._told: tuple[Mode, float] | None = None
         self._pushed: dict[int, tuple[Version, float]] = {}
+        delivery = fleet.ledger.delivery
         self.outbox = Outbox(
             Answers(fleet.settings.max_in_flight, fleet.settings.answer_seconds),
-            lambda: fleet.ledger.committed,
+            lambda: delivery.committed,
             self._next_update,
             fleet.clock.monotonic,
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from acceptd.codec import encode_pair_key
 from estimator_service.fit.snapshot import Size
-from estimator_service.pair import MAX_RECENT
+from estimator_service.publications import MAX_RECENT
 from estimator_service.storage.records import HistoryRecord, JournalRecord, PairRecord, Record, SnapshotRecord
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Account:
         self.others = []
         return [
             pair_record(self.pair),
-            *(history_record(self.pair, publication) for publication in self.pair.recent()),
+            *(history_record(self.pair, publication) for publication in self.pair.publications.recent()),
             *self.snapshot(ticket, now, wall, packed=True),
         ]
 

@@ -35,8 +35,8 @@ class Archive:
 
         What was published since the latest commit is in memory only.
         """
-        found = {item.version: item for item in pair.recent() if before is None or item.version < before}
-        if len(found) < limit and (writer := self._ledger.readable) is not None:
+        found = {item.version: item for item in pair.publications.recent() if before is None or item.version < before}
+        if len(found) < limit and (writer := self._ledger.delivery.readable) is not None:
             with contextlib.suppress(sqlite3.Error, OverflowError):
                 found |= await asyncio.wrap_future(
                     writer.call(lambda store: self._parsed(store.history(pair.id, limit, before), found))
@@ -45,8 +45,8 @@ class Archive:
 
     async def course(self, pair: Pair, points: int) -> list[Publication]:
         """All of a pair's history thinned to at most `points` publications, oldest first, the newest among them."""
-        found = {item.version: item for item in pair.recent()}
-        if (writer := self._ledger.readable) is not None:
+        found = {item.version: item for item in pair.publications.recent()}
+        if (writer := self._ledger.delivery.readable) is not None:
             with contextlib.suppress(sqlite3.Error):
                 stored = await asyncio.wrap_future(
                     writer.call(lambda store: [self._publication(item) for item in store.course(pair.id, points)])
@@ -59,10 +59,10 @@ class Archive:
 
     async def version(self, pair: Pair, version: Version) -> Publication | None:
         """One publication of a pair, None if it is no longer kept."""
-        for publication in pair.recent():
+        for publication in pair.publications.recent():
             if publication.version == version:
                 return publication
-        if (writer := self._ledger.readable) is None:
+        if (writer := self._ledger.delivery.readable) is None:
             return None
         try:
             record = await asyncio.wrap_future(
@@ -75,7 +75,7 @@ class Archive:
     async def audit(self, pair: str, limit: int) -> list[AuditRecord]:
         """What operators did to the pair with this id ("": to any), newest first, at most `limit`."""
         found = {record.ticket: record for record in self._ledger.audits if pair in {"", record.pair}}
-        if (writer := self._ledger.readable) is not None:
+        if (writer := self._ledger.delivery.readable) is not None:
             with contextlib.suppress(sqlite3.Error):
                 records = await asyncio.wrap_future(writer.call(lambda store: store.audit(pair, limit)))
                 found |= {record.ticket: record for record in records}

@@ -1,4 +1,4 @@
-"""What must outlive the process, and when it is committed.
+"""What must outlive the process: events, what they published, and what operators did.
 
 Every applied batch, every batch refused for good and every closed round of a pair is an event with a ticket. Events go
 to the journal; a snapshot of the pair replaces those before it. Replaying the journal on the latest snapshot gives the
@@ -8,20 +8,18 @@ pair's state again, with high-water marks and exact counters.
 * relaxed: events are submitted together every `commit_seconds`. Where a pair's events have become much larger than a
   snapshot, one is written in their place, which bounds both memory and writing.
 
-When a commit fails, serving goes on. The whole state is submitted again until it is committed; strict mode postpones
-batches meanwhile.
+When a commit fails, serving goes on; strict mode postpones batches meanwhile.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import sqlite3
 from collections import deque
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from estimator_service.storage.account import Account, history_record, pair_record
+from estimator_service.storage.delivery import Delivery
 from estimator_service.storage.records import (
     AuditRecord,
     EpochRecord,
@@ -29,12 +27,10 @@ from estimator_service.storage.records import (
     JournalRecord,
     Record,
 )
-from estimator_service.storage.recovery import last_good_path
 from estimator_service.worker import Roster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from pathlib import Path
 
     from acceptd.v1 import estimator_pb2
     from estimator_service.act import Act
@@ -42,18 +38,11 @@ if TYPE_CHECKING:
     from estimator_service.config import Settings
     from estimator_service.pair import Decision, Pair
     from estimator_service.publication import Publication
-    from estimator_service.storage.store import Store
     from estimator_service.storage.writer import StoreWriter
     from estimator_service.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-#: Seconds from a failure to the first try to write again, and the most between two: each doubles, since a try collects
-#: the whole state.
-RETRY_SECONDS = 1.0
-_MAX_RETRY_SECONDS = 30.0
 #: Entries of the audit that memory holds while the store cannot commit; the oldest go first.
 _MAX_AUDITS = 1000
 #: Snapshots made at one tick for their age alone. Each takes a millisecond of the event loop, or more; raising it lets
@@ -62,47 +51,30 @@ _SNAPSHOTS_A_TICK = 16
 
 
 class Ledger:
-    """Lives on the event loop; `on_committed` and `on_trouble` are called by the writer's thread.
-
-    `ticket` is the latest event's, `committed` the latest that is on disk, `trouble` what keeps the store from
-    committing, None if nothing does.
-    """
+    """Lives on the event loop. `ticket` is the latest event's; `delivery` brings records to the store."""
 
     def __init__(self, settings: Settings, clock: Clock, *, epoch: int, ticket: int, trouble: str | None) -> None:
         self.epoch = epoch
-        self.ticket = self.committed = ticket
-        self.trouble = trouble
-        self.commits = self.failures = 0
+        self.ticket = ticket
         self._settings = settings
         self._clock = clock
         self._strict = settings.durability == "strict"
         self._accounts: dict[str, Account] = {}
         self._audits: deque[AuditRecord] = deque(maxlen=_MAX_AUDITS)
-        self._writer: StoreWriter | None = None
         self._roster = Roster()
-        self._retry = RETRY_SECONDS
         self._on_commit: Callable[[], None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._progress = asyncio.Event()
-        self._last_submit = self._last_backup = clock.monotonic()
+        self.delivery = Delivery(settings, clock, self._committed, ticket=ticket, trouble=trouble)
 
     def attach(self, writer: StoreWriter, roster: Roster, committed: Callable[[], None]) -> None:
         """Begins to write. `committed` is called on the loop after each commit that answers may wait for."""
-        self._writer = writer
         self._roster = roster
         self._on_commit = committed if self._strict else None
-        self._loop = asyncio.get_running_loop()
-        writer.start()
+        self.delivery.attach(writer)
 
     @property
     def postpone(self) -> str | None:
         """Why no batch may be applied now: strict mode, and the store cannot commit."""
-        return self.trouble if self._strict else None
-
-    @property
-    def readable(self) -> StoreWriter | None:
-        """Through whom the store can be read now; None if it cannot."""
-        return self._writer if self.trouble is None else None
+        return self.delivery.trouble if self._strict else None
 
     @property
     def audits(self) -> Collection[AuditRecord]:
@@ -116,11 +88,7 @@ class Ledger:
 
     async def settled(self, ticket: int) -> bool:
         """Whether what an answer presumes is on disk: waits for the commit, False if none is possible now."""
-        while self._strict and self._writer is not None and self.committed < ticket:
-            if self.trouble is not None:
-                return False
-            await self._progress.wait()
-        return True
+        return not self._strict or await self.delivery.settled(ticket)
 
     # Events
 
@@ -136,8 +104,8 @@ class Ledger:
     def forget(self, pair: Pair) -> None:
         """Notes that a pair is forgotten."""
         del self._accounts[pair.id]
-        if self._writer is not None:
-            self._writer.submit([ForgetRecord(pair.id)], self.committed)
+        if (writer := self.delivery.writer) is not None:
+            writer.submit([ForgetRecord(pair.id)], self.delivery.committed)
 
     def batch(self, pair: Pair, worker: Worker, workload: str, batch: estimator_pb2.ObservationBatch) -> int:
         """Notes an applied batch; returns the ticket that its answer waits for, 0 for none."""
@@ -193,13 +161,12 @@ class Ledger:
     async def raise_epoch(self, epoch: int) -> None:
         """Returns once `epoch` is on disk, or cannot be now."""
         self.epoch = max(self.epoch, epoch)
-        if self._writer is None or self.trouble is not None:
+        writer = self.delivery.writer
+        if writer is None or self.delivery.trouble is not None:
             return
         self.ticket += 1
-        self._writer.submit([EpochRecord(self.epoch)], self.ticket)
-        mine = self.ticket
-        while self.committed < mine and self.trouble is None:
-            await self._progress.wait()
+        writer.submit([EpochRecord(self.epoch)], self.ticket)
+        await self.delivery.reached(self.ticket)
 
     async def acted(self, pair: Pair, act: Act, publication: Publication | None) -> str:
         """Writes an operator's action and its effect in one transaction. Returns what keeps it from that, or "".
@@ -217,32 +184,56 @@ class Ledger:
         if len(self._audits) == _MAX_AUDITS:
             logger.error("store: the audit's entry %s is lost, since nothing can be committed", self._audits[0])
         self._audits.append(entry)
-        if self._writer is None:
+        if (writer := self.delivery.writer) is None:
             return "the service is stopping"
-        if self.trouble is None:
+        if self.delivery.trouble is None:
             records = [*account.others, *account.snapshot(self.ticket, self._clock.monotonic(), wall), entry]
             account.others = []
-            self._writer.submit(records, self.ticket)
-        mine = self.ticket
-        while self.committed < mine and self.trouble is None:
-            await self._progress.wait()
-        return self.trouble or ""
+            writer.submit(records, self.ticket)
+        return await self.delivery.reached(self.ticket) or ""
 
     # Writing
 
     def tick(self) -> None:
         """Submits what is due. Called several times a second."""
-        if self._writer is None:
-            return
-        now = self._clock.monotonic()
-        pause = self._retry if self.trouble is not None else self._settings.commit_seconds
-        if now - self._last_submit < pause or self._writer.pending:
-            return
-        self._last_submit = now
-        if self.trouble is not None:
-            self._retry = min(2 * self._retry, _MAX_RETRY_SECONDS)
-            self._writer.submit(self._whole(), self.ticket, whole=True)
-            return
+        self.delivery.tick(self.ticket, self._due, self._whole)
+
+    async def close(self) -> None:
+        """Writes the last snapshots and the last good copy."""
+        await self.delivery.close(self.ticket, self._whole)
+
+    def _committed(self, ticket: int) -> None:
+        while self._audits and self._audits[0].ticket <= ticket:
+            self._audits.popleft()
+        if self._on_commit is not None:
+            self._on_commit()
+
+    def _touch(self, pair: Pair, worker: Worker) -> Account:
+        self.ticket += 1
+        account = self._accounts[pair.id]
+        account.workers[worker.key] = worker
+        worker.ticket = self.ticket
+        return account
+
+    def _folds(self, account: Account, size: int) -> bool:
+        """Whether the pair's next event, of `size` bytes, is left to the snapshot."""
+        return account.grow(size, may_fold=not self._strict and self.delivery.writer is not None)
+
+    def _event(self, account: Account, record: JournalRecord) -> int:
+        if self._strict and (writer := self.delivery.writer) is not None:
+            writer.submit([record], record.ticket)
+            return record.ticket
+        account.events.append(record)
+        return 0
+
+    def _note(self, account: Account, record: Record) -> None:
+        if self._strict and (writer := self.delivery.writer) is not None:
+            writer.submit([record], self.ticket)
+        else:
+            account.note(record)
+
+    def _due(self, now: float) -> list[Record]:
+        """What was not submitted yet: events, or a snapshot where one takes their place or is due by time."""
         records: list[Record] = []
         interval = self._settings.snapshot_seconds
         due = [account for account in self._accounts.values() if account.snapshot_due(now, interval)]
@@ -255,81 +246,7 @@ class Ledger:
             else:
                 records += account.events
                 account.events = []
-        if records:
-            self._writer.submit(records, self.ticket)
-        if now - self._last_backup >= self._settings.backup_seconds:
-            self._back_up()
-
-    async def close(self) -> None:
-        """Writes the last snapshots and the last good copy."""
-        if self._writer is None:
-            return
-        writer, self._writer = self._writer, None
-        writer.submit(self._whole(), self.ticket, whole=True)
-        if self._settings.store is not None:
-            writer.call(_backup(last_good_path(self._settings.store)))
-        await asyncio.get_running_loop().run_in_executor(None, writer.stop)
-        if self.trouble is not None:
-            logger.error("store: what came after the latest commit is lost (%s)", self.trouble)
-
-    def on_committed(self, ticket: int) -> None:
-        """From the writer's thread."""
-        self._call(self._committed, ticket)
-
-    def on_trouble(self, why: str) -> None:
-        """From the writer's thread."""
-        self._call(self._troubled, why)
-
-    def _call(self, function: Callable[[T], None], argument: T) -> None:
-        # A loop that is closed belongs to a service that has stopped: nobody waits any more.
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function, argument)
-
-    def _committed(self, ticket: int) -> None:
-        self.commits += 1
-        self.committed = max(self.committed, ticket)
-        while self._audits and self._audits[0].ticket <= ticket:
-            self._audits.popleft()
-        if self.trouble is not None:
-            logger.warning("store: commits again")
-            self.trouble = None
-            self._retry = RETRY_SECONDS
-        self._progress.set()
-        self._progress = asyncio.Event()
-        if self._on_commit is not None:
-            self._on_commit()
-
-    def _troubled(self, why: str) -> None:
-        self.failures += 1
-        if self.trouble is None:
-            logger.error("store: cannot commit (%s); serving goes on, and what is learned is kept in memory", why)
-        self.trouble = why
-        self._progress.set()
-        self._progress = asyncio.Event()
-
-    def _touch(self, pair: Pair, worker: Worker) -> Account:
-        self.ticket += 1
-        account = self._accounts[pair.id]
-        account.workers[worker.key] = worker
-        worker.ticket = self.ticket
-        return account
-
-    def _folds(self, account: Account, size: int) -> bool:
-        """Whether the pair's next event, of `size` bytes, is left to the snapshot."""
-        return account.grow(size, may_fold=not self._strict and self._writer is not None)
-
-    def _event(self, account: Account, record: JournalRecord) -> int:
-        if self._strict and self._writer is not None:
-            self._writer.submit([record], record.ticket)
-            return record.ticket
-        account.events.append(record)
-        return 0
-
-    def _note(self, account: Account, record: Record) -> None:
-        if self._strict and self._writer is not None:
-            self._writer.submit([record], self.ticket)
-        else:
-            account.note(record)
+        return records
 
     def _whole(self) -> list[Record]:
         """All there is to say: what a store needs that knows nothing of this process."""
@@ -338,18 +255,3 @@ class Ledger:
         for account in self._accounts.values():
             records += account.whole(self.ticket, now, wall)
         return [*records, *self._audits]
-
-    def _back_up(self) -> None:
-        self._last_backup = self._clock.monotonic()
-        if self._writer is not None and self._settings.store is not None:
-            self._writer.call(_backup(last_good_path(self._settings.store)))
-
-
-def _backup(target: Path) -> Callable[[Store], None]:
-    def back_up(store: Store) -> None:
-        try:
-            store.backup(target)
-        except (sqlite3.Error, OSError) as error:
-            logger.error("store: no copy at %s (%s)", target, error)
-
-    return back_up

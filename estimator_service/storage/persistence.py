@@ -53,10 +53,10 @@ class Persistence:
         """Restores the fleet and begins to write what happens to it. On the event loop."""
         if self._store is not None:
             restore(fleet, self._store)
-        writable = self._store if self.ledger.trouble is None else None
+        writable = self._store if self.ledger.delivery.trouble is None else None
         if writable is None and self._store is not None:
             self._store.close()
-        writer = StoreWriter(writable, self._open, self.ledger)
+        writer = StoreWriter(writable, self._open, self.ledger.delivery)
         self.ledger.attach(writer, fleet.roster, fleet.committed)
         return self
 

@@ -11,8 +11,9 @@ from acceptd.codec import decode_batch, decode_pair_key, decode_version
 from acceptd.errors import AcceptdError
 from acceptd.types import Version
 from acceptd.v1 import estimator_pb2, types_pb2
-from estimator_service.pair import MAX_RECENT, Pair
+from estimator_service.pair import Pair
 from estimator_service.publication import Publication
+from estimator_service.publications import MAX_RECENT
 from estimator_service.storage.records import EpochRecord
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _restore_pair(fleet: Fleet, pair: Pair, store: Store) -> None:
             publications.append(Publication.from_json(json.loads(item.body), published=now))
         except (KeyError, TypeError, ValueError) as error:
             logger.error("version %d.%d of %s cannot be read: %r", item.epoch, item.counter, pair.id, error)
-    pair.restore_publications(publications)
+    pair.publications.restore(publications)
     snapshot = store.snapshot(pair.id)
     if snapshot is not None:
         try:

@@ -84,8 +84,8 @@ class FleetView:
                 for pair in fleet.pairs.values()
             ],
             fleet.epoch,
-            fleet.ledger.commits,
-            fleet.ledger.failures,
-            fleet.ledger.trouble is not None,
+            fleet.ledger.delivery.commits,
+            fleet.ledger.delivery.failures,
+            fleet.ledger.delivery.trouble is not None,
             len(fleet.roster),
         )

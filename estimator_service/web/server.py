@@ -206,7 +206,7 @@ class MetricsHttp:
         return Answer(200, body, content_type)
 
     async def _health(self, request: Request) -> Answer:
-        trouble = self._fleet.ledger.trouble
+        trouble = self._fleet.ledger.delivery.trouble
         status = "draining" if self._fleet.draining else "degraded" if trouble else "ok"
         body = {
             "status": status,

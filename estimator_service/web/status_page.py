@@ -86,8 +86,8 @@ class StatusPage:
             "service": {
                 "version": acceptd.__version__,
                 "epoch": fleet.epoch,
-                "status": "draining" if fleet.draining else "degraded" if fleet.ledger.trouble else "ok",
-                "store": fleet.ledger.trouble or "ok",
+                "status": "draining" if fleet.draining else "degraded" if fleet.ledger.delivery.trouble else "ok",
+                "store": fleet.ledger.delivery.trouble or "ok",
                 "pairs": len(pairs),
                 "workers": len(fleet.sessions),
             },

@@ -164,7 +164,7 @@ async def test_after_a_day_file_and_memory_are_what_they_were_after_an_hour(tmp_
 async def committed(server: Server, clock: HandClock) -> None:
     """Lets the store's thread catch up, as that many real seconds would."""
     ledger = server.fleet.ledger
-    while ledger._writer.pending or ledger.committed < ledger.ticket:
+    while ledger.delivery.writer.pending or ledger.delivery.committed < ledger.ticket:
         await asyncio.sleep(0.001)
         clock.now += 1e-3
         server.fleet.tick()

@@ -246,13 +246,13 @@ async def test_an_action_is_in_force_also_while_the_store_cannot_commit(start, c
     channel = connect(server.address)
     worker, _ = await fitted(channel)
     path.rename(tmp_path / "away")
-    await until(lambda: server.fleet.ledger.trouble is not None or not path.exists(), "the store is gone")
+    await until(lambda: server.fleet.ledger.delivery.trouble is not None or not path.exists(), "the store is gone")
     answer = await stub(channel).SetMode(inspect_pb2.SetModeRequest(pair=KEY.id, mode=Mode.OFF))
     assert "removed" in answer.durability.trouble
     assert (await worker.read_kind("update")).mode in {Mode.TRIM, Mode.OFF}
     listed = (await stub(channel).ListAudit(inspect_pb2.ListAuditRequest())).entries
     assert [entry.action for entry in listed] == ["mode"]
-    await until(lambda: server.fleet.ledger.trouble is None, "the store commits again")
+    await until(lambda: server.fleet.ledger.delivery.trouble is None, "the store commits again")
 
     def on_disk():
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as reader:

@@ -249,19 +249,19 @@ async def test_a_store_that_cannot_be_written_is_reported_and_recovers(start, co
     await worker.batch(1, rows(20, 1))
     ledger = server.fleet.ledger
     # With the batch's round: its commit would fail before the next batch arrives.
-    await until(lambda: ledger.commits > 0 and ledger.committed == ledger.ticket, "all is committed")
+    await until(lambda: ledger.delivery.commits > 0 and ledger.delivery.committed == ledger.ticket, "all is committed")
     path.rename(tmp_path / "elsewhere.sqlite")
     if durability == "strict":
         await worker.send(batch=encode_batch(2, None, rows(60, 2)))
-        await until(lambda: ledger.failures > 0, "a failure is noticed")
+        await until(lambda: ledger.delivery.failures > 0, "a failure is noticed")
         result = await worker.read_kind("batch_result")
         assert (result.sequence, result.rows_accepted) == (2, 60)
     else:
         result = await worker.batch(2, rows(60, 2))
         assert result.rows_accepted == 60
-        await until(lambda: ledger.failures > 0, "a failure is noticed")
+        await until(lambda: ledger.delivery.failures > 0, "a failure is noticed")
     assert (await worker.read_kind("update")).coefficients.version.counter == 1
-    await until(lambda: ledger.trouble is None, "commits again")
+    await until(lambda: ledger.delivery.trouble is None, "commits again")
     await server.stop()
 
     server = await start(store=path)
@@ -291,15 +291,15 @@ async def test_a_full_or_read_only_disk_does_not_stop_serving(start, connect, tm
     await worker.greet()
     await worker.batch(1, rows(20, 1))
     ledger = server.fleet.ledger
-    await until(lambda: ledger.commits > 0, "a first commit")
+    await until(lambda: ledger.delivery.commits > 0, "a first commit")
     # The limit holds for this connection alone: the disk has room again when the file is opened anew.
-    await asyncio.wrap_future(ledger._writer.call(lambda store: store._execute(limit)))
+    await asyncio.wrap_future(ledger.delivery.writer.call(lambda store: store._execute(limit)))
     sequence = 1
-    while not ledger.failures:
+    while not ledger.delivery.failures:
         sequence += 1
         assert (await worker.batch(sequence, rows(50, sequence))).rows_accepted == 50
     assert (await state_of(channel)).blocks == 20 + 50 * (sequence - 1)
-    await until(lambda: ledger.trouble is None and ledger.commits > 1, "commits again")
+    await until(lambda: ledger.delivery.trouble is None and ledger.delivery.commits > 1, "commits again")
     assert why in caplog.text
     assert server.fleet.metrics.registry.get_sample_value("acceptd_store_failures_total") >= 1
     applied = [rows(20, 1)] + [rows(50, i) for i in range(2, sequence + 1)]
@@ -333,12 +333,12 @@ async def test_a_start_on_a_full_disk_knows_what_was_committed_last(start, spawn
         state = await state_of(channel)
         worker = RawWorker(channel)
         welcome = await worker.greet()
-        assert server.fleet.ledger.trouble
+        assert server.fleet.ledger.delivery.trouble
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (list(state.observations), list(state.acceptances)) == expected
     assert (welcome.epoch, welcome.last_sequence) == (2, 5)
-    await until(lambda: server.fleet.ledger.trouble is None, "commits again")
+    await until(lambda: server.fleet.ledger.delivery.trouble is None, "commits again")
     assert (await worker.batch(6, rows(40, 6))).rows_accepted == 40
     await server.stop()
 
@@ -359,8 +359,8 @@ async def test_a_round_that_was_full_when_the_service_was_killed_is_closed_befor
     for i in range(1, 5):
         await worker.batch(i, rows(30, i))
     done = server.fleet.pairs[KEY.id].refits_done
-    writer = server.fleet.ledger._writer
-    await until(lambda: server.fleet.ledger.committed == server.fleet.ledger.ticket, "all is committed")
+    writer = server.fleet.ledger.delivery.writer
+    await until(lambda: server.fleet.ledger.delivery.committed == server.fleet.ledger.ticket, "all is committed")
     await asyncio.wrap_future(writer.call(lambda store: store.backup(tmp_path / "killed.sqlite")))
     await server.stop()
     with sqlite3.connect(tmp_path / "killed.sqlite") as edit:
@@ -393,7 +393,7 @@ async def test_on_a_read_only_disk_a_copy_is_read_log_and_all(start, spawn, conn
         channel = connect(server.address)
         assert (await state_of(channel)).blocks == 40
         assert (await RawWorker(channel).greet()).last_sequence == 1
-    await until(lambda: server.fleet.ledger.trouble is None, "it can be written again")
+    await until(lambda: server.fleet.ledger.delivery.trouble is None, "it can be written again")
     await server.stop()
 
 
@@ -427,7 +427,7 @@ async def test_a_store_that_cannot_be_written_at_start_is_served_from(start, con
     with monkeypatch.context() as patched:
         patched.setattr("estimator_service.storage.persistence.open_store", refuse)
         server = await start(store=path, metrics_listen="127.0.0.1:0")
-        assert server.fleet.ledger.trouble == "attempt to write a readonly database"
+        assert server.fleet.ledger.delivery.trouble == "attempt to write a readonly database"
         channel = connect(server.address)
         after = await state_of(channel)
         assert after.coefficients == before.coefficients
@@ -435,7 +435,7 @@ async def test_a_store_that_cannot_be_written_at_start_is_served_from(start, con
         worker = RawWorker(channel)
         assert (await worker.greet()).last_sequence == 1
         assert (await worker.batch(2, rows(30, 2))).rows_accepted == 30
-    await until(lambda: server.fleet.ledger.trouble is None, "it can be written again")
+    await until(lambda: server.fleet.ledger.delivery.trouble is None, "it can be written again")
     await server.stop()
     server = await start(store=path)
     assert (await state_of(connect(server.address))).blocks == 90
@@ -452,7 +452,7 @@ async def test_strict_postpones_batches_while_the_store_is_broken(start, connect
     directory.rename(tmp_path / "gone")
     directory.touch()
     await worker.send(batch=encode_batch(2, None, rows(20, 2)))
-    await until(lambda: server.fleet.ledger.trouble is not None, "the failure is noticed")
+    await until(lambda: server.fleet.ledger.delivery.trouble is not None, "the failure is noticed")
     await worker.send(batch=encode_batch(3, None, rows(20, 3)))
     directory.unlink()
     (tmp_path / "gone").rename(directory)
@@ -462,7 +462,7 @@ async def test_strict_postpones_batches_while_the_store_is_broken(start, connect
     assert third.retry_after_seconds > 0
     assert third.last_sequence == 2
     assert "store cannot commit" in third.message
-    await until(lambda: server.fleet.ledger.trouble is None, "commits again")
+    await until(lambda: server.fleet.ledger.delivery.trouble is None, "commits again")
     assert (await worker.batch(3, rows(20, 3))).rows_accepted == 20
 
 
@@ -479,7 +479,7 @@ async def test_strict_does_not_welcome_with_what_is_not_committed(start, connect
     directory.rename(tmp_path / "gone")
     directory.touch()
     await worker.send(batch=encode_batch(2, None, rows(20, 2)))
-    await until(lambda: server.fleet.ledger.trouble is not None, "the failure is noticed")
+    await until(lambda: server.fleet.ledger.delivery.trouble is not None, "the failure is noticed")
     again, fresh = RawWorker(channel), RawWorker(channel, "fresh")
     await again.send(hello=again.hello())
     code, details = await again.status()
@@ -488,7 +488,7 @@ async def test_strict_does_not_welcome_with_what_is_not_committed(start, connect
     assert (await fresh.greet()).last_sequence == 0
     directory.unlink()
     (tmp_path / "gone").rename(directory)
-    await until(lambda: server.fleet.ledger.trouble is None, "commits again")
+    await until(lambda: server.fleet.ledger.delivery.trouble is None, "commits again")
     again = RawWorker(channel)
     assert (await again.greet()).last_sequence == 2
 

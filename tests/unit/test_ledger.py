@@ -9,7 +9,8 @@ from acceptd.codec import UNKNOWN_SEGMENT, Observations, encode_batch
 from acceptd.types import PairKey
 from estimator_service.config import load_settings
 from estimator_service.pair import Pair
-from estimator_service.storage.ledger import RETRY_SECONDS, Ledger
+from estimator_service.storage.delivery import RETRY_SECONDS
+from estimator_service.storage.ledger import Ledger
 from estimator_service.storage.records import EpochRecord, ForgetRecord, JournalRecord, PairRecord, SnapshotRecord
 from estimator_service.worker import Roster
 
@@ -98,8 +99,8 @@ async def test_strict_submits_each_event_and_answers_wait_for_it(bench):
     pair = it.pair()
     assert it.batch(pair) == it.writer.submissions[-1][1] == 8
     assert it.batch(pair) == it.writer.submissions[-1][1] == 9
-    assert not await it.ledger.settled(0) or it.ledger.committed == 7
-    it.ledger.trouble = "full"
+    assert not await it.ledger.settled(0) or it.ledger.delivery.committed == 7
+    it.ledger.delivery.trouble = "full"
     assert it.ledger.postpone == "full"
     assert not await it.ledger.settled(9)
 
@@ -146,7 +147,7 @@ async def test_trouble_is_answered_with_the_whole_state_at_growing_intervals(ben
     it = bench()
     pair = it.pair()
     it.batch(pair)
-    it.ledger._troubled("full")
+    it.ledger.delivery._troubled("full")
     assert it.tick(0.9 * RETRY_SECONDS) == []
     records = it.tick(0.2 * RETRY_SECONDS)
     assert it.writer.submissions[0][2], "whole"
@@ -159,8 +160,8 @@ async def test_trouble_is_answered_with_the_whole_state_at_growing_intervals(ben
         it.tick(40)
     assert it.tick(29) == []
     assert it.tick(2)
-    it.ledger._committed(it.ledger.ticket)
-    assert it.ledger.trouble is None
+    it.ledger.delivery._committed(it.ledger.ticket)
+    assert it.ledger.delivery.trouble is None
     it.batch(pair)
     assert [type(record) for record in it.tick()] == [JournalRecord]
 

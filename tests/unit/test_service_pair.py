@@ -8,8 +8,9 @@ import pytest
 from acceptd.codec import UNKNOWN_SEGMENT, Observations
 from acceptd.types import PairKey, Version
 from estimator_service.config import load_settings
-from estimator_service.pair import MAX_RECENT, Pair
+from estimator_service.pair import Pair
 from estimator_service.publication import Publication
+from estimator_service.publications import MAX_RECENT
 from estimator_service.rate import RowRate
 from estimator_service.worker import MAX_INCARNATIONS, Roster
 
@@ -126,8 +127,8 @@ def test_publications_in_memory_are_bounded():
     for i in range(MAX_RECENT + 50):
         feed(pair, 5, i, shift=i % 7)
         pair.close_round()
-    assert len(pair.recent()) == MAX_RECENT
-    versions = [publication.version for publication in pair.recent()]
+    assert len(pair.publications.recent()) == MAX_RECENT
+    versions = [publication.version for publication in pair.publications.recent()]
     assert versions == sorted(versions, reverse=True)
 
 
@@ -136,14 +137,15 @@ def test_which_versions_are_known():
     none = Version()
     feed(pair, 50)
     pair.close_round()
-    assert pair.knows(None, none)
-    assert pair.knows(Version(3, 0), none)
-    assert pair.knows(Version(3, 1), none)
-    assert not pair.knows(Version(3, 2), none)
-    assert not pair.knows(Version(4, 1), Version(4, 1)), "an epoch that is not begun"
-    assert not pair.knows(Version(2, 5), none)
-    assert pair.knows(Version(2, 5), Version(2, 9)), "lost with the last second, or another replica's"
-    assert not pair.knows(Version(2, 10), Version(2, 9))
+    knows = pair.publications.knows
+    assert knows(None, none)
+    assert knows(Version(3, 0), none)
+    assert knows(Version(3, 1), none)
+    assert not knows(Version(3, 2), none)
+    assert not knows(Version(4, 1), Version(4, 1)), "an epoch that is not begun"
+    assert not knows(Version(2, 5), none)
+    assert knows(Version(2, 5), Version(2, 9)), "lost with the last second, or another replica's"
+    assert not knows(Version(2, 10), Version(2, 9))
 
 
 def test_versions_go_on_in_a_new_epoch():
@@ -153,12 +155,12 @@ def test_versions_go_on_in_a_new_epoch():
         feed(old, 50, i, shift=i)
         old.close_round()
     pair = make_pair(clock, epoch=2)
-    pair.restore_publications(list(reversed(old.recent())))
+    pair.publications.restore(list(reversed(old.publications.recent())))
     pair.restore(*old.state())
     assert pair.publication.version == Version(1, 3)
-    assert pair.outrank(Version(1, 3)) is None
-    assert pair.outrank(Version(1, 2)) is None
-    again = pair.outrank(Version(1, 4))
+    assert pair.publications.outrank(Version(1, 3)) is None
+    assert pair.publications.outrank(Version(1, 2)) is None
+    again = pair.publications.outrank(Version(1, 4))
     assert again.version == Version(2, 1)
     assert again.pooled.line == old.publication.pooled.line
     feed(pair, 50, 9, shift=3)
@@ -167,7 +169,7 @@ def test_versions_go_on_in_a_new_epoch():
 
 def test_the_prior_is_never_published_over_what_a_worker_holds():
     pair = make_pair(ManualClock(), epoch=2)
-    assert pair.outrank(Version(1, 7)) is None
+    assert pair.publications.outrank(Version(1, 7)) is None
 
 
 def test_a_publication_survives_json_to_the_bit():
@@ -199,7 +201,7 @@ def test_state_replayed_from_a_snapshot_and_events_equals_what_was():
         if pair.due():
             events.append(pair.close_round())
     again = make_pair(clock, method="auto", round_blocks=100, epoch=2)
-    again.restore_publications(list(reversed(pair.recent())))
+    again.publications.restore(list(reversed(pair.publications.recent())))
     again.restore(*snapshot)
     for event in events:
         if isinstance(event, int):
