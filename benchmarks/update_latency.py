@@ -39,7 +39,7 @@ class StampedUplink(Uplink):
 
     def _reset(self) -> None:
         super()._reset()
-        self._pushes = StampedPushes(self._pair.num_speculative_tokens, self._clock)
+        self._session.pushes = StampedPushes(self._introduction.pair.num_speculative_tokens, self._clock)
 
 
 def run() -> Iterator[Result]:

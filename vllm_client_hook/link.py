@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 _FAREWELL: Final = 1.0
 
 
+#: Attribute of a worker that holds its link; of the class, once that was extended, None.
+ATTRIBUTE: Final = "_acceptd_link"
+
+
+def link_of(worker: Any) -> Any:
+    """The link of a worker; None: the hook is not active in it."""
+    return getattr(worker, ATTRIBUTE, None)
+
+
 class Link:
     """Events of a worker's life, for its estimator and uplink. Called between steps, on the worker's main thread."""
 

@@ -1,4 +1,4 @@
-"""The second file that knows vLLM's insides: it puts our budget into vLLM's `AdaptiveVerificationManager`.
+"""Puts our budget into vLLM's `AdaptiveVerificationManager`.
 
 vLLM's manager stays, with its buffers, its copies and the layout it builds. Replaced are, on the instance,
 `get_num_tokens` (how many draft tokens) and `set_cost_curves`, and in its module the function that assigns them to

@@ -12,43 +12,28 @@ import os
 import random as random_module
 import threading
 import time
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from acceptd import __version__, codec
-from acceptd.v1 import estimator_pb2, types_pb2
 from acceptd.v1.estimator_pb2_grpc import EstimatorStub
-from vllm_client_hook.backoff import Backoff
 from vllm_client_hook.channel import Identity, open_channel
 from vllm_client_hook.endings import ending_of
-from vllm_client_hook.outbound import Outbound, limits_of
-from vllm_client_hook.pushes import Pushes
+from vllm_client_hook.introduction import Introduction
+from vllm_client_hook.session import Session, Stream
 from vllm_client_hook.uplink_settings import Capabilities, UplinkSettings
-from vllm_client_hook.worker_report import WorkerReports, exclusions_of, totals_of
+from vllm_client_hook.worker_report import exclusions_of, totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from acceptd.types import PairKey, Version
+    from acceptd.v1 import estimator_pb2, types_pb2
     from vllm_client_hook.outbound import Graded
     from vllm_client_hook.seams import Received
 
 
 __all__ = ["Capabilities", "Uplink", "UplinkSettings"]
-
-
-@dataclass
-class _Stream:
-    """State of one stream, from Hello to its end."""
-
-    opened_at: float
-    call: Any = None
-    welcomed: bool = False
-    ended: bool = False
-    renew: bool = False  # ended by us, to come back at once as another pair
-    drain_after: float | None = None
 
 
 class Uplink:
@@ -74,42 +59,31 @@ class Uplink:
     ) -> None:
         pair.validate()
         self._address = address
-        self._pair = pair
-        self._worker = worker
-        self._workload = workload
-        self._capabilities = capabilities or Capabilities()
+        self._introduction = Introduction(pair, worker, workload, capabilities or Capabilities(), vllm_version)
         self._settings = settings or UplinkSettings()
         self._identity = identity or Identity()
-        self._vllm_version = vllm_version
         self._clock = clock
         # Seeded from the operating system: incarnations of two processes must differ.
         self._random = random or random_module.Random()  # noqa: S311 (not a secret)
         self._log = log or logging.getLogger("acceptd.uplink")
         self._pid = 0
-        self._reports = WorkerReports(self._settings.report_interval)
+        self._costs: types_pb2.CostTable | None = None
         self._reset()
 
     def _reset(self) -> None:
         """Everything that belongs to one process."""
-        self._outbound = Outbound(self._pair.num_speculative_tokens, self._settings.queue_rows)
-        self._backoff = Backoff(self._settings.backoff, self._random)
-        self._incarnation = self._random.getrandbits(64)
-        # Guards `_outbound`'s sending side and `_stream`; the worker's main thread takes it in `flush` alone.
-        self._session = threading.RLock()
-        self._progress = threading.Condition(self._session)
-        self._wake = threading.Event()
+        self._session = Session(
+            self._introduction,
+            self._settings,
+            address=self._address,
+            costs=self._costs,
+            clock=self._clock,
+            random=self._random,
+            log=self._log,
+        )
         self._stop = threading.Event()
-        self._stream: _Stream | None = None
         self._thread: threading.Thread | None = None
-        self._pushes = Pushes(self._pair.num_speculative_tokens, self._clock)
-        self._reports = WorkerReports(self._settings.report_interval, self._reports.costs)
-        self._flushing = False
         self._final = ""
-        self._last_error = ""
-        self._loss_logged = False
-        self._paused_until = 0.0
-        self._counts = {"connects": 0, "batches": 0}
-        self._refusals: dict[str, int] = {}
 
     # -- the worker's main thread ---------------------------------------------------------------------------------
 
@@ -134,54 +108,48 @@ class Uplink:
             told = counters.tolist()
             self.exclude(exclusions_of(told))
             self.report(**totals_of(told))
-        if len(graded) and self._outbound.offer(graded, self._clock()):
-            self._wake.set()
+        if len(graded) and self._session.outbound.offer(graded, self._clock()):
+            self._session.wake.set()
 
     def exclude(self, totals: Mapping[int, int]) -> None:
         """Running totals of blocks without a label, by ExclusionReason."""
-        self._outbound.exclude(totals)
+        self._session.outbound.exclude(totals)
 
     def report(self, **totals: float) -> None:
         """Running totals for WorkerReport, by the field names of `WorkerTotals`; sent every few seconds."""
-        self._reports.add(totals)
+        self._session.reports.add(totals)
 
     def report_costs(self, costs: types_pb2.CostTable) -> None:
         """The worker's cost table, sent once on each stream; the message is not to be changed afterwards."""
-        self._reports.costs = costs
-        self._reports.due = 0.0
-        self._wake.set()
+        self._costs = self._session.reports.costs = costs
+        self._session.reports.due = 0.0
+        self._session.wake.set()
 
     def latest(self) -> Received | None:
         """The newest push, None if there was none yet."""
         self.start()
-        return self._pushes.latest
+        return self._session.pushes.latest
 
     def answer(self, nonce: int, version: Version | None, rejected: str = "") -> None:
         """ACK (`rejected` empty) or NACK of the push that `latest()` named `nonce`; `version`: in force now."""
-        self._pushes.answer(nonce, version, rejected)
-        self._wake.set()
+        self._session.pushes.answer(nonce, version, rejected)
+        self._session.wake.set()
 
     def applied(self, version: Version) -> None:
         """ACK by version, for callers that hold no nonce."""
-        self._pushes.applied(version)
-        self._wake.set()
+        self._session.pushes.applied(version)
+        self._session.wake.set()
 
     def rejected(self, version: Version, reason: str) -> None:
         """NACK by version; what was in force stays."""
-        self._pushes.rejected(version, reason)
-        self._wake.set()
+        self._session.pushes.rejected(version, reason)
+        self._session.wake.set()
 
     def weights_changed(self, generation: int) -> None:
         """The weights were replaced: from now on it is another pair, which starts from its own coefficients."""
         self.start()
-        with self._session:
-            self._pair = replace(self._pair, weights_generation=generation)
-            self._pushes = Pushes(self._pair.num_speculative_tokens, self._clock)
-            self._outbound.replace_pair(generation)
-            self._incarnation = self._random.getrandbits(64)
-            if self._stream is not None:
-                self._stream.renew = True
-            self._end_stream()
+        self._introduction = self._introduction.with_weights(generation)
+        self._session.replace_pair(self._introduction)
 
     def flush(self, timeout: float) -> bool:
         """Sends what was offered without waiting for a full batch; True once all of it was answered.
@@ -190,36 +158,39 @@ class Uplink:
         """
         self.start()
         deadline = time.monotonic() + timeout
-        with self._progress:
-            self._flushing = True
-            self._reports.due = 0.0
-            self._wake.set()
+        session = self._session
+        with session.progress:
+            session.flushing = True
+            session.reports.due = 0.0
+            session.wake.set()
             try:
-                while not self._outbound.idle:
+                while not session.outbound.idle:
                     left = deadline - time.monotonic()
-                    if left <= 0 or self._final or not self._progress.wait(left):
-                        return self._outbound.idle
+                    if left <= 0 or self._final or not session.progress.wait(left):
+                        return session.outbound.idle
                 return True
             finally:
-                self._flushing = False
+                session.flushing = False
 
     def stats(self) -> dict[str, Any]:
         """Counters of this process since its start, for logs, tests and `acceptd doctor`."""
-        stream, latest = self._stream, self._pushes.latest
+        session = self._session
+        stream, pushes, outbound = session.stream, session.pushes, session.outbound
+        latest = pushes.latest
         return {
-            **self._counts,
-            "updates": self._pushes.taken,
-            "stale_updates": self._pushes.stale,
-            "bad_updates": self._pushes.malformed,
+            **session.counts,
+            "updates": pushes.taken,
+            "stale_updates": pushes.stale,
+            "bad_updates": pushes.malformed,
             "connected": bool(stream and stream.welcomed and not stream.ended),
             "final": self._final,
-            "last_error": self._last_error,
-            "offered": self._outbound.offered,
-            "acknowledged": self._outbound.acknowledged,
-            "refused": self._outbound.refused,
-            "dropped": self._outbound.dropped,
-            "stale_generation": self._outbound.stale_generation,
-            "refusals": dict(self._refusals),
+            "last_error": session.last_error,
+            "offered": outbound.offered,
+            "acknowledged": outbound.acknowledged,
+            "refused": outbound.refused,
+            "dropped": outbound.dropped,
+            "stale_generation": outbound.stale_generation,
+            "refusals": dict(session.refusals),
             "version": latest.coefficients.version if latest else None,
         }
 
@@ -228,8 +199,7 @@ class Uplink:
         if self._pid != os.getpid() or self._thread is None:
             return
         self._stop.set()
-        with self._session:
-            self._end_stream()
+        self._session.end_stream()
         self._thread.join(timeout)
 
     # -- the uplink's thread --------------------------------------------------------------------------------------
@@ -239,208 +209,66 @@ class Uplink:
             try:
                 wait = self._one_stream()
             except Exception as error:  # the thread must outlive anything: a worker without uplink learns nothing
-                self._last_error = f"{type(error).__name__}: {error}"
+                self._session.last_error = f"{type(error).__name__}: {error}"
                 self._log.exception("acceptd: the uplink failed; it tries again")
-                wait = self._backoff.failed()
+                wait = self._session.backoff.failed()
             if wait is None:
                 return
             self._stop.wait(wait)
 
     def _one_stream(self) -> float | None:
         """Holds one stream until it ends. Seconds to wait before the next; None: never again."""
-        stream = _Stream(self._clock())
+        session = self._session
+        stream = Stream(self._clock())
         channel = open_channel(self._address, self._identity, self._settings.keepalive)
         try:
-            with self._session:
-                self._stream = stream
-                self._pushes.new_stream()
-                self._reports.new_stream()
+            session.begin(stream)
             stub = EstimatorStub(channel)  # type: ignore[no-untyped-call]
             stream.call = stub.Stream(self._requests(stream), metadata=self._identity.metadata())
             for response in stream.call:
-                self._received(stream, response)
+                session.received(stream, response)
             return self._ended(stream, None)
         except grpc.RpcError as error:
             return self._ended(stream, error)
         finally:
-            with self._session:
-                self._end_stream()
-                self._progress.notify_all()
+            with session.lock:
+                session.end_stream()
+                session.progress.notify_all()
             channel.close()
 
-    def _ended(self, stream: _Stream, error: Any) -> float | None:
+    def _ended(self, stream: Stream, error: Any) -> float | None:
         """Seconds to wait before the next stream; None: never again."""
         if self._stop.is_set():
             return None
         if stream.renew:
             return 0.0
-        ending = ending_of(error, self._backoff, welcomed=stream.welcomed, drain_after=stream.drain_after)
-        self._last_error = ending.line
+        session = self._session
+        ending = ending_of(error, session.backoff, welcomed=stream.welcomed, drain_after=stream.drain_after)
+        session.last_error = ending.line
         if ending.wait is None:
             self._final = ending.line
             self._log.error("acceptd: %s refused this worker for good (%s)", self._address, ending.line)
-        elif not self._loss_logged:
-            self._loss_logged = True
+        elif not session.loss_logged:
+            session.loss_logged = True
             self._log.warning("acceptd: no stream to %s (%s); trying again", self._address, ending.line)
         return ending.wait
 
-    def _received(self, stream: _Stream, response: estimator_pb2.StreamResponse) -> None:
-        kind = response.WhichOneof("message")
-        if kind == "welcome":
-            self._welcomed(stream, response.welcome)
-        elif kind == "update":
-            self._pushed_update(stream, response.update)
-        elif kind == "heartbeat":
-            self._pushes.renew()
-        elif kind == "batch_result":
-            self._answered(response.batch_result)
-        elif kind == "drain":
-            stream.drain_after = response.drain.reconnect_after_seconds
-
-    def _welcomed(self, stream: _Stream, welcome: estimator_pb2.Welcome) -> None:
-        with self._session:
-            if not self._outbound.resume(welcome.last_sequence):
-                # The service lost batches it had answered (an older store). Numbers can no longer meet: what is
-                # unanswered goes out under a new incarnation, so that it is counted once wherever it lands.
-                self._outbound.renumber()
-                self._incarnation = self._random.getrandbits(64)
-                self._end_stream()
-                return
-            self._outbound.limits = limits_of(welcome)
-            if welcome.flush.coefficients_max_age_seconds > 0:
-                self._pushes.max_age = welcome.flush.coefficients_max_age_seconds
-            stream.welcomed = True
-            self._counts["connects"] += 1
-            self._loss_logged = False
-            self._progress.notify_all()
-        self._backoff.succeeded()
-        self._log.info("acceptd: connected to %s, epoch %d", self._address, welcome.epoch)
-        if welcome.HasField("update"):
-            self._pushed_update(stream, welcome.update)
-        self._wake.set()
-
-    def _pushed_update(self, stream: _Stream, update: estimator_pb2.CoefficientUpdate) -> None:
-        with self._session:
-            if stream is self._stream and not stream.ended:
-                self._pushes.take(update, self._pair.weights_generation)
-        if self._pushes.answers:
-            self._wake.set()
-
-    def _answered(self, result: estimator_pb2.BatchResult) -> None:
-        reason = result.reason
-        with self._session:
-            # The sender waits for an answer only where no more may be in flight; otherwise it knows when to go on.
-            wake = self._outbound.full or reason == estimator_pb2.REJECT_REASON_OVER_QUOTA
-            if reason == estimator_pb2.REJECT_REASON_OUT_OF_ORDER:
-                if self._outbound.follows_postponed():
-                    return
-                # Numbers no longer match; the next Welcome says from where to go on.
-                self._count_refusal(reason)
-                self._end_stream()
-                return
-            refused = reason not in _APPLIED
-            if reason != estimator_pb2.REJECT_REASON_UNSPECIFIED:
-                self._count_refusal(reason)
-            if refused:
-                self._last_error = f"batch {result.sequence} refused: {result.message or result.field}"
-            self._outbound.answered(result.sequence, result.last_sequence, refused=refused)
-            if reason == estimator_pb2.REJECT_REASON_OVER_QUOTA:
-                self._outbound.postponed(result.sequence)
-            if result.retry_after_seconds > 0:
-                self._paused_until = self._clock() + self._backoff.asked(result.retry_after_seconds)
-                wake = True
-            self._progress.notify_all()
-        if wake:
-            self._wake.set()
-
-    def _count_refusal(self, reason: int) -> None:
-        name = estimator_pb2.RejectReason.Name(reason).removeprefix("REJECT_REASON_").lower()
-        self._refusals[name] = self._refusals.get(name, 0) + 1
-
-    def _end_stream(self) -> None:
-        """Has the stream end soon. The session lock is held."""
-        if self._stream is not None and not self._stream.ended:
-            self._stream.ended = True
-            if self._stream.call is not None:
-                self._stream.call.cancel()
-        self._wake.set()
-
     # -- gRPC's sending thread ------------------------------------------------------------------------------------
 
-    def _requests(self, stream: _Stream) -> Iterator[estimator_pb2.StreamRequest]:
-        yield estimator_pb2.StreamRequest(hello=self._hello())
+    def _requests(self, stream: Stream) -> Iterator[estimator_pb2.StreamRequest]:
+        session = self._session
+        yield session.hello()
         while not (stream.ended or self._stop.is_set()):
-            self._wake.clear()
-            while self._prepare(stream):
+            session.wake.clear()
+            while session.prepare(stream):
                 time.sleep(_BREATH)
-            request, wait = self._next(stream)
+            request, wait = session.next_request(stream)
             if request is not None:
                 yield request
             else:
-                self._wake.wait(wait)
+                session.wake.wait(wait)
 
-    def _prepare(self, stream: _Stream) -> bool:
-        """A short stretch of work on the next batch; whether there is more. No lock is held in between."""
-        now = self._clock()
-        with self._session:
-            if stream.ended or not stream.welcomed or now < self._paused_until:
-                return False
-            return self._outbound.prepare(now, flush=self._flushing)
-
-    def _next(self, stream: _Stream) -> tuple[estimator_pb2.StreamRequest | None, float]:
-        """The next thing to send, or None and the seconds until there may be one."""
-        now = self._clock()
-        with self._session:
-            if stream.ended:
-                return None, 0.0
-            if not stream.welcomed:
-                left = stream.opened_at + self._settings.welcome_timeout - now
-                if left <= 0 and stream.call is not None:
-                    stream.call.cancel()
-                return None, max(left, _TICK)
-            status = self._pushes.next_status()
-            if status is not None:
-                return estimator_pb2.StreamRequest(update_status=status), 0.0
-            batch = None if now < self._paused_until else self._outbound.next_message(now, flush=self._flushing)
-            if batch is not None:
-                self._counts["batches"] += 1
-                return estimator_pb2.StreamRequest(batch=batch), 0.0
-            if now >= self._reports.due:
-                latest = self._pushes.latest
-                report = self._reports.next_message(now, self._outbound.exclusions, int(latest.mode) if latest else 0)
-                return estimator_pb2.StreamRequest(report=report), 0.0
-            due = [self._reports.due, self._paused_until if now < self._paused_until else None]
-            if not self._outbound.full:
-                due.append(self._outbound.deadline())
-            return None, max(min(at for at in due if at is not None) - now, _TICK)
-
-    def _hello(self) -> estimator_pb2.Hello:
-        hello = estimator_pb2.Hello(
-            pair=codec.encode_pair_key(self._pair),
-            worker=self._worker,
-            incarnation=self._incarnation,
-            workload=self._workload,
-            capabilities=types_pb2.Capabilities(
-                max_knots=self._capabilities.max_knots, max_segments=self._capabilities.max_segments
-            ),
-            hook_version=__version__,
-            vllm_version=self._vllm_version,
-        )
-        if (held := self._pushes.held) is not None:
-            hello.version.CopyFrom(codec.encode_version(held))
-        return hello
-
-
-#: Shortest wait of the sending thread, seconds: a deadline that just passed must not turn into a busy loop.
-_TICK: Final = 0.002
 
 #: Pause between stretches of work on one batch, seconds: long enough that a thread that waits for the GIL wakes up and
 #: takes it. Raising it delays a batch of many small offers by as much for every few of them.
 _BREATH: Final = 5e-5
-
-#: Answers after which the rows count as delivered.
-_APPLIED: Final = (
-    estimator_pb2.REJECT_REASON_UNSPECIFIED,
-    estimator_pb2.REJECT_REASON_DUPLICATE,
-    estimator_pb2.REJECT_REASON_QUARANTINED,
-)

@@ -7,11 +7,12 @@ import pytest
 import torch
 from fakes import MemoryStore, on_each_rank
 
+from vllm_client_hook import binding, reference
 from vllm_client_hook import estimator as estimator_module
-from vllm_client_hook import patch, reference
 from vllm_client_hook.apply import INTERVAL
 from vllm_client_hook.estimator import AcceptanceEstimator
 from vllm_client_hook.fallback import ROUND_STEPS
+from vllm_client_hook.link import link_of
 
 R, K = 4, 2
 
@@ -53,11 +54,11 @@ def bound(monkeypatch, *, uplink=Uplink, broken_rank=None, steps=2 * INTERVAL):
     """Two ranks after `steps` steps: (estimator, link) of each."""
     store, local = MemoryStore(), {}
     monkeypatch.setattr(estimator_module, "numerics_of", lambda device: reference)
-    monkeypatch.setattr(patch, "_tensor_parallel", lambda: local[threading.current_thread()])
-    monkeypatch.setattr(patch, "_uplink", lambda *_: uplink())
-    monkeypatch.setattr(patch, "pair_key", lambda *_: SimpleNamespace(id="pair"))
+    monkeypatch.setattr(binding, "own_group", lambda: local[threading.current_thread()])
+    monkeypatch.setattr(binding, "_uplink", lambda *_: uplink())
+    monkeypatch.setattr(binding, "pair_key", lambda *_: SimpleNamespace(id="pair"))
     effective = SimpleNamespace(agreement_timeout=10.0, address="here")
-    monkeypatch.setattr(patch, "_factory", lambda: SimpleNamespace(effective=effective))
+    monkeypatch.setattr(binding, "current_factory", lambda: SimpleNamespace(effective=effective))
 
     def body(rank, ranks):
         local[threading.current_thread()] = (ranks, store, "0-1")
@@ -65,14 +66,14 @@ def bound(monkeypatch, *, uplink=Uplink, broken_rank=None, steps=2 * INTERVAL):
         worker = worker_of(estimator)
         if rank == broken_rank:
             del worker.model_runner.req_states
-        patch._bind(worker, None)
+        binding.bind(worker)
         idx, column = torch.tensor([0], dtype=torch.int32), torch.tensor([2], dtype=torch.int32)
         for _ in range(steps):
             estimator.step(idx, column, column - 1)
             for k in range(K):
                 logits = torch.tensor([[2.0, 0.0, 0.5]])
                 estimator.predict(logits, idx, torch.tensor(k), torch.zeros(R, K), torch.ones(R))
-        return estimator, getattr(worker, patch._LINK, None)
+        return estimator, link_of(worker)
 
     return on_each_rank(2, body)
 

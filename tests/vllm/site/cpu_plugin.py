@@ -169,9 +169,10 @@ def _misbehave(how: str) -> None:
     from vllm.distributed.parallel_state import get_tp_group
     from vllm.v1.worker.gpu_worker import Worker
 
-    from vllm_client_hook import estimator, patch
+    from vllm_client_hook import estimator
+    from vllm_client_hook.patch_estimator import EstimatorFactory
 
-    construct = patch.EstimatorFactory.__call__
+    construct = EstimatorFactory.__call__
     streams_of = estimator.streams_of
 
     def constructing(self, *args):
@@ -190,7 +191,7 @@ def _misbehave(how: str) -> None:
         LateEvent.late = True
 
     Worker.late = late
-    patch.EstimatorFactory.__call__ = constructing
+    EstimatorFactory.__call__ = constructing
     estimator.streams_of = late_streams
 
 
