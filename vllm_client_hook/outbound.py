@@ -101,13 +101,14 @@ class _Batch:
 
 
 class Outbound:
-    """At most `queue_rows` rows wait; beyond that the oldest go and are counted as QUEUE_FULL.
+    """At most `queue_rows` rows wait; beyond that the oldest go and are counted as QUEUE_FULL. Rows of another weights
+    generation than `generation` are counted, and left out.
 
     Sequence numbers start at 1 and grow by 1 a batch. A batch stays in flight until the service answered it, so that it
     can be sent again with the same number; at most `limits.max_in_flight` of them exist.
     """
 
-    def __init__(self, num_positions: int, queue_rows: int) -> None:
+    def __init__(self, num_positions: int, queue_rows: int, generation: int = 0) -> None:
         self.limits = Limits()
         self.offered = 0
         self.dropped = 0
@@ -126,7 +127,7 @@ class Outbound:
         self._sent = 0
         self._echoes = 0
         self._sequence = 0
-        self._generation = 0
+        self._generation = generation
 
     # -- the worker's main thread ---------------------------------------------------------------------------------
 

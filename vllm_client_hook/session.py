@@ -64,9 +64,9 @@ class Session:
         self._clock = clock
         self._random = random
         self._log = log
-        num_positions = introduction.pair.num_speculative_tokens
-        self.outbound = Outbound(num_positions, settings.queue_rows)
-        self.pushes = Pushes(num_positions, clock)
+        pair = introduction.pair
+        self.outbound = Outbound(pair.num_speculative_tokens, settings.queue_rows, pair.weights_generation)
+        self.pushes = Pushes(pair.num_speculative_tokens, clock)
         self.reports = WorkerReports(settings.report_interval, costs)
         self.backoff = Backoff(settings.backoff, random)
         self.lock = threading.RLock()

@@ -500,3 +500,19 @@ def test_a_forked_process_starts_anew(service, monkeypatch):
     assert len(hellos) == 2
     assert [[batch.sequence for batch in connection.batches] for connection in hellos.values()] == [[1], [1]]
     uplink.close()
+
+
+def test_a_forked_process_goes_on_with_the_weights_there_are(service, monkeypatch):
+    from vllm_client_hook import uplink as module
+
+    uplink = Uplink(service.address, PAIR, worker="w0", settings=FAST)
+    uplink.weights_changed(3)
+    uplink.close()
+    pid = module.os.getpid()
+    monkeypatch.setattr(module.os, "getpid", lambda: pid + 1)
+    uplink.offer(rows(3, generation=3))
+    assert uplink.flush(10)
+    uplink.close()
+    (batch,) = service.applied.values()
+    assert len(batch.accepted) == 3
+    assert service.connections[-1].hello.pair.weights_generation == 3
