@@ -54,7 +54,7 @@ bench: $(DEV_STAMP) $(VLLM_STAMP) ## every benchmark beside what it is measured 
 	@VLLM_VENV=$(abspath $(VLLM_VENV)) $(BIN)/python -m benchmarks
 
 load: $(DEV_STAMP) ## up to 1,000 connected workers, a tenth of them flapping: latency, memory, and what is held back
-	@$(BIN)/python -m benchmarks.load --record $(ARGS)
+	@$(BIN)/python -m benchmarks.load --runs 5 --record $(ARGS)
 
 proto: $(DEV_STAMP) ## generates the Python of proto/acceptd/v1 anew
 	$(BIN)/python tools/generate_proto.py

@@ -1,6 +1,6 @@
 """How many workers one service carries: connected, flapping, sending small batches, each answered and each counted.
 
-    python -m benchmarks.load [--workers 100 500 1000] [--flushes 1 10] [--seconds 12] [--json] [--record]
+    python -m benchmarks.load [--workers 100 500 1000] [--flushes 1 10] [--seconds 12] [--runs 1] [--json] [--record]
 
 The service and all workers share the machine; the service, whose event loop is one thread, can use little more than
 one core of it; workers are read in turns of a few milliseconds, which leaves it more of that core and is in the
@@ -14,7 +14,11 @@ beside it the same for a bare gRPC server on this machine, which writes as many 
 nothing else. Both: the way of an observation into coefficients in force, apart from the wait for its round's end,
 which is a setting: one wait until a batch is in the window and one for an ACK, drawn at random. The goal is a p99 of
 50 ms with up to 500 workers. Exits with 1 if the service's count of blocks is not exactly what was acknowledged, if a
-version went back, or if memory grew. --record writes benchmarks/load.json.
+version went back, or if memory grew.
+
+A run sees few publications, and its p99 is in effect the slowest one's: where others share the machine, one run differs
+from the next. --runs goes through all sizes several times; --record writes, for each size, the run in the middle and
+the p99 of all of them to benchmarks/load.json.
 """
 
 from __future__ import annotations
@@ -86,11 +90,38 @@ class Report:
         return self.exact and not self.backwards and self.memory_growth * 1e6 <= self._flat
 
     @property
+    def size(self) -> tuple[float, int]:
+        """Flushes a second, workers."""
+        return self.flushes, self.workers
+
+
+@dataclass(frozen=True)
+class Runs:
+    """One size, one or more times."""
+
+    reports: tuple[Report, ...]
+
+    @property
+    def both_p99s(self) -> list[float]:
+        """Milliseconds, of each run in ascending order."""
+        return sorted(report.both_p99 for report in self.reports)
+
+    @property
+    def middle(self) -> Report:
+        """The run whose p99 is the median, the upper one of two."""
+        return sorted(self.reports, key=lambda report: report.both_p99)[len(self.reports) // 2]
+
+    @property
     def goal(self) -> str:
-        """Whether the goal was reached, "" where there is none."""
-        if self.workers > GOAL_WORKERS:
+        """In how many runs the goal was reached, "" where there is none."""
+        if self.middle.workers > GOAL_WORKERS:
             return ""
-        return f"p99 <= {GOAL_MS:g} ms: {'reached' if self.both_p99 <= GOAL_MS else 'missed'}"
+        reached = sum(p99 <= GOAL_MS for p99 in self.both_p99s)
+        return f"p99 <= {GOAL_MS:g} ms: reached in {reached} of {len(self.reports)} runs"
+
+    def recorded(self) -> dict[str, Any]:
+        """The middle run, with what is known of the others."""
+        return {**asdict(self.middle), "both_p99s": self.both_p99s, "goal": self.goal}
 
 
 def measure(workers: int, flushes: float, seconds: float) -> Report:
@@ -167,6 +198,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, nargs="+", default=[100, 500, 1000])
     parser.add_argument("--flushes", type=float, nargs="+", default=[1.0, 10.0], help="a second and worker")
     parser.add_argument("--seconds", type=float, default=12.0, help="for each size")
+    parser.add_argument("--runs", type=int, default=1, help="through all sizes")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--record", action="store_true", help="write benchmarks/load.json, for docs/operations.md")
     options = parser.parse_args()
@@ -175,18 +207,24 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     sizes = [(workers, flushes) for flushes in options.flushes for workers in options.workers]
     load = os.getloadavg()[0]
-    reports = [measure(workers, flushes, options.seconds) for workers, flushes in sizes]
+    if not options.json:
+        print(f"load average {load:.1f} before, on {os.cpu_count()} cores; {ROWS} blocks a flush, K = {K}")
+    reports = []
+    for _ in range(options.runs):
+        for workers, flushes in sizes:
+            reports.append(measure(workers, flushes, options.seconds))
+            if not options.json:
+                print(_lines(reports[-1]), flush=True)
+    runs = [Runs(tuple(r for r in reports if r.size == (flushes, workers))) for workers, flushes in sizes]
     if options.json:
         print(json.dumps([{**asdict(report), "sound": report.sound} for report in reports], indent=2))
     else:
-        print(f"load average {load:.1f} before, on {os.cpu_count()} cores; {ROWS} blocks a flush, K = {K}")
-        for report in reports:
-            print(_lines(report))
+        for each in runs:
+            if each.goal:
+                print(f"{each.middle.workers} workers, {each.middle.flushes:g} flushes/s each: {each.goal}")
     if options.record:
-        rows = [{**asdict(report), "goal": report.goal} for report in reports]
-        RECORD.write_text(
-            json.dumps({"machine": machine(load), "rows_a_flush": ROWS, "reports": rows}, indent=2) + "\n"
-        )
+        recorded = {"machine": machine(load), "rows_a_flush": ROWS, "sizes": [each.recorded() for each in runs]}
+        RECORD.write_text(json.dumps(recorded, indent=2) + "\n")
     return 0 if all(report.sound for report in reports) else 1
 
 
@@ -201,7 +239,7 @@ def _lines(r: Report) -> str:
         f"  service: {r.service_core_percent:.0f} % of a core, {r.service_us_a_flush:.0f} µs a flush and what goes "
         f"with it; {r.memory:.0f} MB ({r.memory_growth:+.1f} MB); "
         f"{r.reconnects} reconnects; counts {'exact' if r.exact else 'NOT EXACT'}, versions back {r.backwards}; "
-        f"{'sound' if r.sound else 'UNSOUND'}{f'; {r.goal}' if r.goal else ''}"
+        f"{'sound' if r.sound else 'UNSOUND'}"
     )
 
 

@@ -55,26 +55,29 @@ def loads() -> str:
         return "No load is recorded in this checkout; `make load` measures and records it.\n"
     recorded = json.loads(RECORD.read_text())
     lines = [
-        f"{measured_on(recorded)}; {recorded['rows_a_flush']} rows a flush.",
+        f"{measured_on(recorded)}; {recorded['rows_a_flush']} rows a flush. Of each size the run with the middle p99; "
+        "for both p99 the least and the greatest of all runs, too.",
         "",
         "| Workers | Flushes/s due | answered | held back | batch → result p50, p99 (in the window) "
         "| publish → ACK p50, p99 (bare) "
         "| both p99 | CPU | a flush | memory |",
         "|---|---|---|---|---|---|---|---|---|---|",
-        *(load_of(row) for row in recorded["reports"]),
+        *(load_of(row) for row in recorded["sizes"]),
     ]
-    goals = [f"{row['workers']} workers, {row['flushes']:g}/s each, {row['goal']}" for row in recorded["reports"]]
+    goals = [f"{row['workers']} workers, {row['flushes']:g}/s each, {row['goal']}" for row in recorded["sizes"]]
     lines += ["", f"Goal: {'; '.join(goal for goal in goals if not goal.endswith(', '))}.", ""]
     return "\n".join(lines)
 
 
 def load_of(row: dict[str, Any]) -> str:
-    """One size."""
+    """One size: its middle run, and how far the others were from it."""
+    least, greatest = row["both_p99s"][0], row["both_p99s"][-1]
     return (
         f"| {row['workers']:,} | {row['flushes_due']:,.0f} | {row['flushes_acknowledged']:,.0f} "
         f"| {row['held_back_percent']:.1f} % | {row['result_p50']:.1f}, {row['result_p99']:.0f} ms "
         f"({row['learned_p99']:.0f} ms) "
-        f"| {row['ack_p50']:.0f}, {row['ack_p99']:.0f} ms ({row['bare_p99']:.0f} ms) | {row['both_p99']:.0f} ms "
+        f"| {row['ack_p50']:.0f}, {row['ack_p99']:.0f} ms ({row['bare_p99']:.0f} ms) "
+        f"| {row['both_p99']:.0f} ms ({least:.0f} to {greatest:.0f}) "
         f"| {row['service_core_percent']:.0f} % of a core | {row['service_us_a_flush']:.0f} µs "
         f"| {row['memory']:.0f} MB |"
     )
