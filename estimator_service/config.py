@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import os
 import tomllib
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from acceptd.addresses import is_loopback
 from acceptd.errors import ConfigError
 from acceptd.limits import MAX_IN_FLIGHT, MAX_ROWS
 from estimator_service.fit.settings import FitSettings
@@ -39,12 +39,7 @@ class Address(NamedTuple):
     @property
     def loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
 
 def parse_address(value: str) -> Address:

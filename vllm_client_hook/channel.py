@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 
+from acceptd.addresses import is_loopback
 from acceptd.limits import MAX_MESSAGE_BYTES
 
 
@@ -26,6 +27,11 @@ class Identity:
         """What each call carries. Raises OSError if the token's file cannot be read."""
         token = _read(self.token_file)
         return [("authorization", f"Bearer {token.decode().strip()}")] if token else []
+
+    def exposed(self, address: str) -> bool:
+        """Whether the token crosses a network in the clear on its way to `address` (`host:port` or `unix:path`)."""
+        host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+        return bool(self.token_file and not self.ca_file) and not (address.startswith("unix:") or is_loopback(host))
 
 
 def open_channel(address: str, identity: Identity, keepalive: float) -> grpc.Channel:

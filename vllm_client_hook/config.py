@@ -83,6 +83,8 @@ class HookSettings:
                 raise ConfigError(f"{_variable(key)} names {path!r}, which is not a file")
         if bool(self.cert_file) != bool(self.key_file):
             raise ConfigError("ACCEPTD_CERT_FILE and ACCEPTD_KEY_FILE belong together: one of them is missing")
+        if self.cert_file and not self.ca_file:
+            raise ConfigError("ACCEPTD_CERT_FILE without ACCEPTD_CA_FILE; accepted: both, since this turns TLS on")
         return self
 
     @property

@@ -205,6 +205,8 @@ class Uplink:
     # -- the uplink's thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        if self._identity.exposed(self._address):
+            self._log.warning("acceptd: the token goes to %s in the clear; ACCEPTD_CA_FILE turns TLS on", self._address)
         while not self._stop.is_set():
             try:
                 wait = self._one_stream()

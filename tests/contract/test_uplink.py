@@ -467,6 +467,44 @@ def test_a_token_is_read_from_its_file_at_each_connection(service, tmp_path):
     uplink.close()
 
 
+@pytest.mark.parametrize(
+    ("address", "with_token", "with_ca", "exposed"),
+    [
+        ("10.255.255.1:9", True, False, True),
+        ("acceptd.invalid:9", True, False, True),
+        ("[2001:db8::1]:9", True, False, True),
+        ("127.0.0.1:9", True, False, False),
+        ("[::1]:9", True, False, False),
+        ("localhost:9", True, False, False),
+        ("unix:/run/acceptd.sock", True, False, False),
+        ("acceptd.invalid:9", True, True, False),
+        ("acceptd.invalid:9", False, False, False),
+    ],
+)
+def test_whether_a_token_would_go_out_in_the_clear(address, with_token, with_ca, exposed):
+    from vllm_client_hook.channel import Identity
+
+    identity = Identity(token_file="token" if with_token else "", ca_file="ca.pem" if with_ca else "")
+    assert identity.exposed(address) == exposed
+
+
+def test_a_token_that_goes_out_in_the_clear_is_named_once(tmp_path, caplog):
+    from vllm_client_hook.channel import Identity
+
+    token = tmp_path / "token"
+    token.write_text("secret-token\n")
+    address = "acceptd.invalid:9"
+    uplink = Uplink(address, PAIR, worker="w0", settings=FAST, identity=Identity(token_file=str(token)))
+    uplink.start()
+    eventually(lambda: "in the clear" in caplog.text)
+    uplink.offer(rows(1))
+    uplink.close()
+    (line,) = [record.getMessage() for record in caplog.records if "in the clear" in record.getMessage()]
+    assert address in line
+    assert "ACCEPTD_CA_FILE" in line
+    assert "secret-token" not in caplog.text
+
+
 def test_nobody_there_costs_the_caller_nothing(unused_address):
     uplink = Uplink(unused_address, PAIR, worker="w0", settings=FAST)
     for _ in range(100):

@@ -59,6 +59,10 @@ def test_addresses(address):
         ({"ACCEPTD_AGREEMENT_TIMEOUT": "nan"}, r"ACCEPTD_AGREEMENT_TIMEOUT is nan"),
         ({"ACCEPTD_TOKEN_FILE": "/nowhere/token"}, r"ACCEPTD_TOKEN_FILE names '/nowhere/token', which is not a file"),
         ({"ACCEPTD_CERT_FILE": __file__}, r"belong together"),
+        (
+            {"ACCEPTD_CERT_FILE": __file__, "ACCEPTD_KEY_FILE": __file__},
+            r"ACCEPTD_CERT_FILE without ACCEPTD_CA_FILE; accepted: both",
+        ),
         ({"ACCEPTD_HOOK_CONFIG": "/nowhere.toml"}, r"ACCEPTD_HOOK_CONFIG names '/nowhere.toml', which cannot be read"),
     ],
 )
