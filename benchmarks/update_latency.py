@@ -44,7 +44,7 @@ class StampedUplink(Uplink):
 
 def run() -> Iterator[Result]:
     """Alternates a publish and an echo, so that both meet the same machine."""
-    with service(core=0, heartbeat_seconds=600.0) as running:
+    with service(core=0, heartbeat_seconds=600.0, coefficients_max_age_seconds=1200.0) as running:
         updates, echoes = _measure(running)
     for name, quantile, goal in (("p50", 50, 2.0), ("p99", 99, 3.0)):
         ours, bare = np.percentile(updates, quantile), np.percentile(echoes, quantile)

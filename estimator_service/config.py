@@ -199,6 +199,16 @@ class Settings(BaseSettings):
                 raise ValueError(f"{name} is set and {needs} is not; accepted: both, or neither")
         return self
 
+    @model_validator(mode="after")
+    def _check_heartbeats(self) -> Settings:
+        most = self.coefficients_max_age_seconds / 2
+        if self.heartbeat_seconds > most:
+            raise ValueError(
+                f"heartbeat_seconds is {self.heartbeat_seconds:g}; accepted: at most {most:g}, half of "
+                "coefficients_max_age_seconds, or workers stop trusting coefficients between two heartbeats"
+            )
+        return self
+
     @property
     def listen_address(self) -> Address:
         """`listen`, parsed."""

@@ -49,6 +49,13 @@ def test_the_environment_can_name_the_file(tmp_path):
         ({"listen": "0.0.0.0:1"}, {}, None, ["listen", "beyond this machine", "insecure = true"]),
         ({"metrics_listen": "[::]:1"}, {}, None, ["metrics_listen", "beyond this machine"]),
         ({"listen": "example.org:1"}, {}, None, ["beyond this machine"]),
+        (
+            {"heartbeat_seconds": 31},
+            {},
+            None,
+            ["heartbeat_seconds is 31", "at most 30", "coefficients_max_age_seconds"],
+        ),
+        ({}, {}, "coefficients_max_age_seconds = 6", ["heartbeat_seconds is 5", "at most 3"]),
         ({"nothing": 1}, {}, None, ["flags", "nothing is not a setting"]),
     ],
 )
