@@ -202,6 +202,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--record", action="store_true", help="write benchmarks/load.json, for docs/operations.md")
     options = parser.parse_args()
+    if options.runs < 1:
+        parser.error(f"--runs is {options.runs}; accepted: 1 or more")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     # A connection is a file, here and in the service, which inherits this.
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -55,8 +55,8 @@ def loads() -> str:
         return "No load is recorded in this checkout; `make load` measures and records it.\n"
     recorded = json.loads(RECORD.read_text())
     lines = [
-        f"{measured_on(recorded)}; {recorded['rows_a_flush']} rows a flush. Of each size the run with the middle p99; "
-        "for both p99 the least and the greatest of all runs, too.",
+        f"{measured_on(recorded)}; {recorded['rows_a_flush']} rows a flush. Of each size the middle one of "
+        f"{len(recorded['sizes'][0]['both_p99s'])} runs by its p99, and the least and greatest p99 of all.",
         "",
         "| Workers | Flushes/s due | answered | held back | batch → result p50, p99 (in the window) "
         "| publish → ACK p50, p99 (bare) "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from acceptd import __version__
 from vllm_client_hook.admission import admitting, custom_processors
 from vllm_client_hook.engine_pair import pair_key
-from vllm_client_hook.link import ATTRIBUTE, Link, link_of
+from vllm_client_hook.link import LINK_ATTRIBUTE, Link, link_of
 from vllm_client_hook.patch_estimator import EstimatorFactory, current_factory, our_class, why_stock
 from vllm_client_hook.ranks import agree
 from vllm_client_hook.seams import Unserved
@@ -51,7 +51,7 @@ def bind(worker: Any) -> None:
         why = reason or disagreement
         logger.warning("acceptd %s: predicts with the prior, reports nothing: %s", __version__, why)
         return
-    setattr(worker, ATTRIBUTE, link)
+    setattr(worker, LINK_ATTRIBUTE, link)
     if link.uplink is not None:
         link.uplink.start()
         key = pair_key(worker.vllm_config, effective)

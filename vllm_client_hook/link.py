@@ -13,14 +13,13 @@ if TYPE_CHECKING:
 #: service is slow, and holds the engine up by as much when it is gone.
 _FAREWELL: Final = 1.0
 
-
 #: Attribute of a worker that holds its link; of the class, once that was extended, None.
-ATTRIBUTE: Final = "_acceptd_link"
+LINK_ATTRIBUTE: Final = "_acceptd_link"
 
 
 def link_of(worker: Any) -> Any:
     """The link of a worker; None: the hook is not active in it."""
-    return getattr(worker, ATTRIBUTE, None)
+    return getattr(worker, LINK_ATTRIBUTE, None)
 
 
 class Link:

@@ -30,17 +30,17 @@ def _wrap(owner: Any, name: str, action: Callable[..., None], *, first: bool) ->
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         if first:
-            _quietly(action, name, self, *args, **kwargs)
+            _quietly(action, f"precedes {name}", self, *args, **kwargs)
         result = method(self, *args, **kwargs)
         if not first:
-            _quietly(action, name, self, *args, **kwargs)
+            _quietly(action, f"follows {name}", self, *args, **kwargs)
         return result
 
     setattr(owner, name, wrapper)
 
 
-def _quietly(action: Callable[..., None], name: str, *args: Any, **kwargs: Any) -> None:
+def _quietly(action: Callable[..., None], place: str, *args: Any, **kwargs: Any) -> None:
     try:
         action(*args, **kwargs)
     except Exception:
-        logger.exception("acceptd: what follows %s failed; vLLM goes on", name)
+        logger.exception("acceptd: what %s failed; vLLM goes on", place)

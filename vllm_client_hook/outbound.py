@@ -108,7 +108,7 @@ class Outbound:
     can be sent again with the same number; at most `limits.max_in_flight` of them exist.
     """
 
-    def __init__(self, num_positions: int, queue_rows: int, generation: int = 0) -> None:
+    def __init__(self, num_positions: int, queue_rows: int, generation: int) -> None:
         self.limits = Limits()
         self.offered = 0
         self.dropped = 0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from acceptd import __version__
 from vllm_client_hook import binding
 from vllm_client_hook.imports import after_import
-from vllm_client_hook.link import ATTRIBUTE, link_of
+from vllm_client_hook.link import LINK_ATTRIBUTE, link_of
 from vllm_client_hook.methods import after_method, before_method
 from vllm_client_hook.patch_estimator import replace_estimator
 from vllm_client_hook.sites import SPECULATOR, WORKER
@@ -46,9 +46,9 @@ def _guarded(action: Callable[[ModuleType], None], module: ModuleType) -> None:
 
 def _extend_worker(module: ModuleType) -> None:
     worker: Any = module.Worker
-    if getattr(worker, ATTRIBUTE, False) is None:
+    if getattr(worker, LINK_ATTRIBUTE, False) is None:
         return
-    setattr(worker, ATTRIBUTE, None)
+    setattr(worker, LINK_ATTRIBUTE, None)
     after_method(worker, "load_model", lambda self, *_, **__: binding.bind(self))
     after_method(worker, "initialize_from_config", lambda self, *_, **__: binding.bind_budget(self))
     before_method(worker, "sleep", lambda self, *_, **__: _tell(self, "before_sleep"))

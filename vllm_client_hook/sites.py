@@ -1,4 +1,7 @@
-"""Where in vLLM the hook acts, and the check that this vLLM has there what the hook knows. Imports no vLLM."""
+"""Where in vLLM the hook acts, and the check that this vLLM has there what the hook knows. Imports no vLLM.
+
+Where it decides the budget is `patch_budget`'s to know.
+"""
 
 from __future__ import annotations
 

@@ -63,22 +63,23 @@ class Uplink:
         self._settings = settings or UplinkSettings()
         self._identity = identity or Identity()
         self._clock = clock
-        # Seeded from the operating system: incarnations of two processes must differ.
-        self._random = random or random_module.Random()  # noqa: S311 (not a secret)
+        self._random = random
         self._log = log or logging.getLogger("acceptd.uplink")
-        self._pid = 0
         self._costs: types_pb2.CostTable | None = None
         self._reset()
 
     def _reset(self) -> None:
         """Everything that belongs to one process."""
+        self._pid = os.getpid()
+        # Seeded from the operating system, anew in each process: their incarnations must differ.
+        random = self._random or random_module.Random()  # noqa: S311 (not a secret)
         self._session = Session(
             self._introduction,
             self._settings,
             address=self._address,
             costs=self._costs,
             clock=self._clock,
-            random=self._random,
+            random=random,
             log=self._log,
         )
         self._stop = threading.Event()
@@ -90,10 +91,9 @@ class Uplink:
     def start(self) -> None:
         """Starts the thread unless this process has it. Every other method does so by itself."""
         if self._pid != os.getpid():
-            if self._pid:
-                # A fork: the parent's thread, locks and connection are not ours.
-                self._reset()
-            self._pid = os.getpid()
+            # A fork: the parent's thread, locks, connection and incarnation are not ours.
+            self._reset()
+        if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="acceptd-uplink", daemon=True)
             self._thread.start()
 

@@ -285,9 +285,9 @@ class PairModel:
         )
         self._knots, self._base, self._points = found.knots, found.base, found.points
         self._coefficients, self._forms = found.coefficients, found.forms
+        link = LINE if found.form == LINE else LINK
         return replace(
-            self._outcome(current, found.errors, self._windows.remarks(found.evidence)),
-            link=LINE if found.form == LINE else LINK,
+            self._outcome(link, current, found.errors, self._windows.remarks(found.evidence)),
             segmented=found.form == SEGMENTED,
             shift=shift,
             log_losses=self._choice.means(),
@@ -299,16 +299,16 @@ class PairModel:
         self._original.step()
         candidate = self._original.coefficients(self._windows.evidence)
         self._coefficients, self._forms = {"": candidate}, {LINE: candidate}
-        return self._outcome(None, self._original.errors(self._windows))
+        return self._outcome("round", None, self._original.errors(self._windows))
 
-    def _outcome(self, current: Coefficients | None, errors: Floats, remarks: tuple[str, ...] = ()) -> Round:
+    def _outcome(self, link: str, current: Coefficients | None, errors: Floats, remarks: tuple[str, ...] = ()) -> Round:
         """What every method tells of the open round, its candidates found. current: what they may not do worse than."""
         return Round(
             coefficients=dict(self._coefficients),
             standard_errors=tuple(errors.tolist()),
             calibration=self._calibration.scores(),
             held=reason_to_hold(self._sample, self._coefficients[""], current, self.settings.hold_tolerance),
-            link="round",
+            link=link,
             segmented=False,
             blocks=self._blocks,
             observations=self._observations,

@@ -13,7 +13,8 @@ FEATURE_SCHEMA: Final = 1
 #: |x| never exceeds this, nats: exp(-40) is far below what float32 probabilities resolve.
 MAX_LOG_ODDS: Final = 40.0
 
-#: K, draft tokens a block. A pair's statistics and the update message grow linearly with it.
+#: K, draft tokens a block. A pair's statistics and the update message grow linearly with it. Below 128: the decoder
+#: takes the difference of two bytes and must tell one that wrapped around from one that did not.
 MAX_POSITIONS: Final = 64
 
 #: Knots J of the link. Fixed when a worker starts: its captured graph unrolls this many terms.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from itertools import pairwise
@@ -554,3 +556,35 @@ def test_a_forked_process_goes_on_with_the_weights_there_are(service, monkeypatc
     (batch,) = service.applied.values()
     assert len(batch.accepted) == 3
     assert service.connections[-1].hello.pair.weights_generation == 3
+
+
+#: Forks twice and prints who parent and children are. gRPC, which does not like to be forked, is left out.
+_FAMILY = """
+import os, sys
+from acceptd.types import PairKey
+from vllm_client_hook.uplink import Uplink
+
+Uplink._run = lambda self: None
+
+def incarnation():
+    uplink.start()
+    return uplink._session.hello().hello.incarnation
+
+uplink = Uplink("127.0.0.1:9", PairKey("t", "d", 4), worker="w0")
+if sys.argv[1] == "started":
+    incarnation()
+for _ in range(2):
+    if not (child := os.fork()):
+        print(incarnation(), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+uplink.weights_changed(1)
+print(incarnation(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("parent", ["started", "not started"])
+def test_forked_processes_and_their_parent_are_three_workers(parent):
+    command = [sys.executable, "-c", _FAMILY, parent]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert len(set(ran.stdout.split())) == 3

@@ -22,7 +22,7 @@ class Stream(RuleBasedStateMachine):
     @initialize(max_rows=st.integers(1, 20), in_flight=st.integers(1, 3))
     def connect(self, max_rows, in_flight):
         self.now = 0.0
-        self.outbound = Outbound(K, QUEUE)
+        self.outbound = Outbound(K, QUEUE, 0)
         self.outbound.limits.max_rows = self.outbound.limits.rows = max_rows
         self.outbound.limits.max_in_flight = in_flight
         self.serial = 0

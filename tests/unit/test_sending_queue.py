@@ -42,7 +42,7 @@ class Counted:
 
 
 def outbound_of(batch_rows: int) -> Outbound:
-    outbound = Outbound(K, 1000)
+    outbound = Outbound(K, 1000, 0)
     outbound.limits.rows = batch_rows
     return outbound
 
