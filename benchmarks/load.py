@@ -1,6 +1,7 @@
 """How many workers one service carries: connected, flapping, sending small batches, each answered and each counted.
 
-    python -m benchmarks.load [--workers 100 500 1000] [--flushes 1 10] [--seconds 12] [--runs 1] [--json] [--record]
+    python -m benchmarks.load [--workers 100 250 500 1000] [--flushes 1 10] [--seconds 12] [--runs 1] [--json]
+                              [--record]
 
 The service and all workers share the machine; the service, whose event loop is one thread, can use little more than
 one core of it; workers are read in turns of a few milliseconds, which leaves it more of that core and is in the
@@ -195,7 +196,7 @@ def _measure(running: Service, workers: int, flushes: float, seconds: float) -> 
 def main() -> int:
     """0 if every size is sound."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, nargs="+", default=[100, 500, 1000])
+    parser.add_argument("--workers", type=int, nargs="+", default=[100, 250, 500, 1000])
     parser.add_argument("--flushes", type=float, nargs="+", default=[1.0, 10.0], help="a second and worker")
     parser.add_argument("--seconds", type=float, default=12.0, help="for each size")
     parser.add_argument("--runs", type=int, default=1, help="through all sizes")
