@@ -135,23 +135,18 @@ class Intake:
         index: int = 0,
     ) -> estimator_pb2.BatchResult:
         self._pair.reject(reason, len(batch.accepted))
-        return self._result(batch, reason, message, field, index)
+        result = self._result(batch, reason, message)
+        result.field, result.index = field, index
+        return result
 
     def _result(
-        self,
-        batch: estimator_pb2.ObservationBatch,
-        reason: RejectReason,
-        message: str,
-        field: str = "",
-        index: int = 0,
+        self, batch: estimator_pb2.ObservationBatch, reason: RejectReason, message: str
     ) -> estimator_pb2.BatchResult:
         return estimator_pb2.BatchResult(
             sequence=batch.sequence,
             last_sequence=self.worker.last_sequence,
             rows_rejected=len(batch.accepted),
             reason=reason,
-            field=field,
-            index=index,
             message=message,
         )
 

@@ -88,8 +88,8 @@ def decode_batch(message: estimator_pb2.ObservationBatch, num_positions: int) ->
         _reject_where((admitted < 1) | (admitted > num_positions), "admitted", admitted, f"1 to K = {num_positions}")
     # What is left after the accepted ones; less than none wraps around to at least 256 − MAX_POSITIONS, or is caught
     # by the first condition.
-    left = (admitted - accepted).tobytes()
-    if accepted_bytes.translate(None, _BYTES[: num_positions + 1]) or left.translate(None, _BYTES[: num_positions + 1]):
+    left, depths = (admitted - accepted).tobytes(), _BYTES[: num_positions + 1]
+    if accepted_bytes.translate(None, depths) or left.translate(None, depths):
         _reject_where(accepted > admitted, "accepted", accepted, "at most the row's admitted")
     # As `observations_of`, added up: the accepted ones, and a rejected one where any is left.
     total = sum(accepted_bytes) + rows - left.count(0)
