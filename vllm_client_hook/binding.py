@@ -119,8 +119,7 @@ def _uplink(key: PairKey, settings: HookSettings, vllm_config: Any) -> Any:
 
     from acceptd.limits import MAX_KNOTS  # noqa: PLC0415 (beside its only user)
     from acceptd.segments import MAX_SEGMENTS  # noqa: PLC0415
-    from vllm_client_hook.channel import Identity  # noqa: PLC0415 (gRPC: only where it is needed)
-    from vllm_client_hook.uplink import Capabilities, Uplink  # noqa: PLC0415
+    from vllm_client_hook.uplink import Capabilities, Uplink  # noqa: PLC0415 (gRPC: only where it is needed)
 
     parallel = vllm_config.parallel_config
     replica = f"/dp{parallel.data_parallel_index}" if parallel.data_parallel_size > 1 else ""
@@ -130,7 +129,7 @@ def _uplink(key: PairKey, settings: HookSettings, vllm_config: Any) -> Any:
         worker=f"{settings.worker_name}{replica}",
         workload=settings.workload,
         capabilities=Capabilities(MAX_KNOTS, MAX_SEGMENTS),
-        identity=Identity(settings.token_file, settings.ca_file, settings.cert_file, settings.key_file),
+        identity=settings.identity,
         vllm_version=str(vllm.__version__),
         log=logger,
     )

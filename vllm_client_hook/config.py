@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from acceptd.errors import ConfigError
+from acceptd.identity import FILES, Identity, variable
 from acceptd.limits import MAX_NAME_BYTES, MAX_WORKER_BYTES, MAX_WORKLOAD_BYTES
 
 if TYPE_CHECKING:
@@ -65,10 +66,10 @@ class HookSettings:
         for key, limit in _LENGTHS.items():
             size = len(getattr(self, key).encode())
             if size > limit:
-                raise ConfigError(f"{_variable(key)} has {size} bytes; accepted: at most {limit}")
+                raise ConfigError(f"{variable(key)} has {size} bytes; accepted: at most {limit}")
             if not getattr(self, key).isprintable():
                 raise ConfigError(
-                    f"{_variable(key)} is {getattr(self, key)!r}; accepted: printable characters and spaces"
+                    f"{variable(key)} is {getattr(self, key)!r}; accepted: printable characters and spaces"
                 )
         if self.features not in FEATURES:
             raise ConfigError(f"ACCEPTD_FEATURES is {self.features!r}; accepted: {' or '.join(FEATURES)}")
@@ -77,15 +78,13 @@ class HookSettings:
                 f"ACCEPTD_AGREEMENT_TIMEOUT is {self.agreement_timeout:g}; "
                 f"accepted: seconds above 0, at most {_LONGEST_AGREEMENT:g}"
             )
-        for key in ("token_file", "ca_file", "cert_file", "key_file"):
-            path = getattr(self, key)
-            if path and not Path(path).is_file():
-                raise ConfigError(f"{_variable(key)} names {path!r}, which is not a file")
-        if bool(self.cert_file) != bool(self.key_file):
-            raise ConfigError("ACCEPTD_CERT_FILE and ACCEPTD_KEY_FILE belong together: one of them is missing")
-        if self.cert_file and not self.ca_file:
-            raise ConfigError("ACCEPTD_CERT_FILE without ACCEPTD_CA_FILE; accepted: both, since this turns TLS on")
+        self.identity.check_files()
         return self
+
+    @property
+    def identity(self) -> Identity:
+        """Who this worker says it is. Raises ConfigError for settings that contradict each other."""
+        return Identity(*(getattr(self, name) for name in FILES))
 
     @property
     def worker_name(self) -> str:
@@ -100,9 +99,9 @@ def load(environment: Mapping[str, str]) -> HookSettings:
     if path:
         values |= _from_file(Path(path))
     for key in _TYPES:
-        text = environment.get(_variable(key))
+        text = environment.get(variable(key))
         if text is not None:
-            values[key] = _parsed(_variable(key), text, _TYPES[key])
+            values[key] = _parsed(variable(key), text, _TYPES[key])
     return replace(HookSettings(), **values).validate()
 
 
@@ -141,10 +140,6 @@ _BOOLEANS: Final = {
     "no": False,
     "off": False,
 }
-
-
-def _variable(key: str) -> str:
-    return f"ACCEPTD_{key.upper()}"
 
 
 def _or(names: tuple[str, ...]) -> str:

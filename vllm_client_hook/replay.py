@@ -22,10 +22,10 @@ import numpy as np
 
 from acceptd.codec import Observations
 from acceptd.errors import AcceptdError
+from acceptd.identity import FILES, Identity, variable
 from acceptd.limits import MAX_KNOTS
 from acceptd.segments import NUM_SEGMENTS, segment_of
 from acceptd.types import Coefficients, PairKey, prior
-from vllm_client_hook.channel import Identity
 from vllm_client_hook.outbound import GradedColumns
 from vllm_client_hook.uplink import Capabilities, Uplink
 
@@ -41,9 +41,6 @@ FORMAT: Final = "acceptd-trace/1"
 #: Rows that may wait in the uplink before the replay pauses: far below its queue, so that a service which is away for
 #: a while costs time, not rows. Raising it lets the replay run further ahead of the coefficients it gets back.
 MAX_PENDING_ROWS: Final = 512
-
-#: Variables of the environment, as the hook's: files of the token and the certificates.
-_IDENTITY: Final = ("token_file", "ca_file", "cert_file", "key_file")
 
 #: Seconds between two looks at what is pending, while paused.
 _PAUSE: Final = 0.002
@@ -196,6 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Replays one shard; 0 once all of it was acknowledged, 1 on failure, 2 on misuse."""
     options = _parser().parse_args(arguments)
     try:
+        identity = Identity(*(os.environ.get(variable(name), "") for name in FILES)).check_files()
         shard = read_shard(options.trace, *options.shard)
     except AcceptdError as error:
         sys.stderr.write(f"error: {error}\n")
@@ -206,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         worker=options.worker,
         workload=options.workload,
         capabilities=Capabilities(MAX_KNOTS, NUM_SEGMENTS),
-        identity=Identity(**{name: os.environ.get(f"ACCEPTD_{name.upper()}", "") for name in _IDENTITY}),
+        identity=identity,
     )
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from acceptd.errors import ConfigError
+from acceptd.identity import Identity
 from acceptd.v1.estimator_pb2_grpc import EstimatorStub
-from vllm_client_hook.channel import Identity, open_channel
+from vllm_client_hook.channel import open_channel
 from vllm_client_hook.endings import ending_of
 from vllm_client_hook.introduction import Introduction
 from vllm_client_hook.session import Session, Stream
@@ -210,6 +212,10 @@ class Uplink:
         while not self._stop.is_set():
             try:
                 wait = self._one_stream()
+            except ConfigError as error:
+                # Of files that are replaced while it runs: the next attempt reads them anew.
+                self._lost(str(error))
+                wait = self._session.backoff.failed()
             except Exception as error:  # the thread must outlive anything: a worker without uplink learns nothing
                 self._session.last_error = f"{type(error).__name__}: {error}"
                 self._log.exception("acceptd: the uplink failed; it tries again")
@@ -246,14 +252,20 @@ class Uplink:
             return 0.0
         session = self._session
         ending = ending_of(error, session.backoff, welcomed=stream.welcomed, drain_after=stream.drain_after)
-        session.last_error = ending.line
         if ending.wait is None:
-            self._final = ending.line
+            session.last_error = self._final = ending.line
             self._log.error("acceptd: %s refused this worker for good (%s)", self._address, ending.line)
-        elif not session.loss_logged:
-            session.loss_logged = True
-            self._log.warning("acceptd: no stream to %s (%s); trying again", self._address, ending.line)
+        else:
+            self._lost(ending.line)
         return ending.wait
+
+    def _lost(self, line: str) -> None:
+        """Notes why there is no stream; logs it once until there is one again."""
+        session = self._session
+        session.last_error = line
+        if not session.loss_logged:
+            session.loss_logged = True
+            self._log.warning("acceptd: no stream to %s (%s); trying again", self._address, line)
 
     # -- gRPC's sending thread ------------------------------------------------------------------------------------
 

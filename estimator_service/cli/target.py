@@ -5,18 +5,16 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
-from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
 
 import grpc
 import typer
 
-from acceptd.errors import ConfigError
+from acceptd.identity import FILES, Identity
 from acceptd.limits import MAX_MESSAGE_BYTES
 from estimator_service.cli.options import DEFAULT_ADDRESS, Address
-from estimator_service.config import parse_address
 
 _PANEL: Final = "Identity"
 _OPTIONS: Final[dict[str, Any]] = {
@@ -44,58 +42,45 @@ _OPTIONS: Final[dict[str, Any]] = {
         ),
     ],
 }
+#: The option that fills each field of `Identity`.
+_FILES: Final = {"token_file": "token_file", "ca_file": "ca", "cert_file": "cert", "key_file": "key"}
+
+
+def flag(name: str) -> str:
+    """How a person gives this field of `Identity`.
+
+    >>> flag("ca_file"), flag("token_file")
+    ('--ca', '--token-file')
+    """
+    return "--" + _FILES[name].replace("_", "-")
 
 
 @dataclass(frozen=True)
 class Target:
-    """address: HOST:PORT. The others: paths, "" for none; `ca` turns TLS on. They are read when a channel is opened."""
+    """address: HOST:PORT."""
 
     address: str = DEFAULT_ADDRESS
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
-    token_file: str = ""
+    identity: Identity = field(default_factory=Identity)
 
     def open(self) -> grpc.Channel:
         """A channel. Raises ConfigError for a file that cannot be used."""
         options = [("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0)]
-        if bool(self.cert) != bool(self.key):
-            raise ConfigError("--cert and --key belong together: one of them is missing")
-        if self.cert and not self.ca:
-            raise ConfigError("--cert without --ca; accepted: both, since --ca turns TLS on")
-        if not self.ca:
+        certificates = self.identity.certificates()
+        if certificates is None:
             return grpc.insecure_channel(self.address, options)
-        ca, cert, key = (
-            _read(flag, path) for flag, path in (("--ca", self.ca), ("--cert", self.cert), ("--key", self.key))
-        )
-        return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(ca, key, cert), options)
+        credentials = grpc.ssl_channel_credentials(certificates.ca, certificates.key, certificates.cert)
+        return grpc.secure_channel(self.address, credentials, options)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What each call carries."""
-        token = _read("--token-file", self.token_file)
-        if token is None:
-            return ()
-        text = token.decode("ascii", "replace").strip()
-        if not text.isprintable() or not text.isascii() or " " in text:
-            raise ConfigError(
-                f"--token-file {self.token_file}: not a token; accepted: a file that holds one and no more"
-            )
-        if not self.ca and not parse_address(self.address).loopback:
+        """What each call carries. Raises ConfigError for a file that holds no token."""
+        metadata = self.identity.metadata()
+        if self.identity.exposed(self.address):
             sys.stderr.write(f"warning: the token goes to {self.address} in the clear; --ca turns TLS on\n")
-        return (("authorization", f"Bearer {text}"),)
+        return metadata
 
 
 #: A service on this machine that asks for nothing.
 LOCAL: Final = Target()
-
-
-def _read(flag: str, path: str) -> bytes | None:
-    if not path:
-        return None
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{flag} {path}: {error.strerror}; accepted: a readable file") from None
 
 
 def asks_service(function: Callable[..., None]) -> Callable[..., None]:
@@ -103,7 +88,8 @@ def asks_service(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def command(**given: Any) -> None:
-        function(target=Target(**{name: given.pop(name) for name in _OPTIONS}), **given)
+        identity = Identity(*(given.pop(_FILES[name]) for name in FILES), name=flag)
+        function(target=Target(given.pop("address"), identity), **given)
 
     hints = get_type_hints(function, include_extras=True)
     keyword = inspect.Parameter.KEYWORD_ONLY

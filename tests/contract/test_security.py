@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from raw_worker import DEADLINE, KEY, RawWorker, rows, until
 
 from acceptd.errors import ConfigError
+from acceptd.identity import Identity
 from acceptd.modes import Mode
 from acceptd.types import PairKey
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
@@ -25,7 +26,6 @@ from estimator_service.access.identity import Role, needed_role
 from estimator_service.access.tokens import line_of, new_token
 from estimator_service.config import load_settings
 from vllm_client_hook.backoff import BackoffSettings
-from vllm_client_hook.channel import Identity
 from vllm_client_hook.uplink import Uplink, UplinkSettings
 
 OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from acceptd import codec
 from acceptd.codec import Observations
 from acceptd.cost_table import encode_cost_table
+from acceptd.identity import Identity
 from acceptd.types import PairKey, Version, prior
 from acceptd.v1 import estimator_pb2, types_pb2
 from vllm_client_hook.backoff import BackoffSettings
@@ -452,8 +454,6 @@ def test_reports_carry_running_totals(service, connect):
 
 
 def test_a_token_is_read_from_its_file_at_each_connection(service, tmp_path):
-    from vllm_client_hook.channel import Identity
-
     token = tmp_path / "token"
     token.write_text("first\n")
     uplink = Uplink(service.address, PAIR, worker="w0", settings=FAST, identity=Identity(token_file=str(token)))
@@ -467,6 +467,26 @@ def test_a_token_is_read_from_its_file_at_each_connection(service, tmp_path):
         "Bearer second",
     ]
     uplink.close()
+
+
+@pytest.mark.parametrize("text", [None, b"", b"one\ntwo\n", b"\xff\xfe\x00secret", "sécret".encode()])
+def test_a_file_without_a_token_is_one_line_and_taken_up_when_it_is_mended(service, tmp_path, caplog, text):
+    token = tmp_path / "token"
+    if text is not None:
+        token.write_bytes(text)
+    uplink = Uplink(service.address, PAIR, worker="w0", settings=FAST, identity=Identity(token_file=str(token)))
+    uplink.start()
+    eventually(lambda: "ACCEPTD_TOKEN_FILE" in uplink.stats()["last_error"])
+    assert str(token) in uplink.stats()["last_error"]
+    token.write_text("mended\n")
+    eventually(lambda: service.connections)
+    uplink.close()
+    assert service.connections[0].metadata["authorization"] == "Bearer mended"
+    (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert line.exc_info is None, "no traceback for what an operator does"
+    assert "ACCEPTD_TOKEN_FILE" in line.getMessage()
+    assert "two" not in caplog.text
+    assert "cret" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -484,15 +504,11 @@ def test_a_token_is_read_from_its_file_at_each_connection(service, tmp_path):
     ],
 )
 def test_whether_a_token_would_go_out_in_the_clear(address, with_token, with_ca, exposed):
-    from vllm_client_hook.channel import Identity
-
     identity = Identity(token_file="token" if with_token else "", ca_file="ca.pem" if with_ca else "")
     assert identity.exposed(address) == exposed
 
 
 def test_a_token_that_goes_out_in_the_clear_is_named_once(tmp_path, caplog):
-    from vllm_client_hook.channel import Identity
-
     token = tmp_path / "token"
     token.write_text("secret-token\n")
     address = "acceptd.invalid:9"

@@ -16,6 +16,7 @@ import pytest
 import trustme
 from running import ENVIRONMENT, TRACE, Done, acceptd, serving
 
+from acceptd.identity import Identity
 from acceptd.v1 import inspect_pb2
 from estimator_service.access.tokens import digest_of
 from estimator_service.cli.target import Target
@@ -143,19 +144,19 @@ def test_without_a_token_or_trust_a_command_says_what_it_needs(service: Secured)
     two.write_text("one\ntwo\n")
     done = acceptd("pairs", *address, *ca, "--token-file", str(two))
     assert done.status == 1
-    assert "not a token" in done.err
-    assert "one" not in done.err.replace("holds one", "")
+    assert "holds no token" in done.err
+    assert "one" not in done.err.replace("with one", "")
 
 
 def test_a_token_in_the_clear_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     token = new_token(tmp_path, "a", "--role", "reader")
-    files = {"token_file": str(tmp_path / "a.token"), "ca": ""}
+    file = str(tmp_path / "a.token")
     for address, warned in (("127.0.0.1:1", False), ("[::1]:1", False), ("10.0.0.7:1", True), ("rack1:1", True)):
-        assert Target(address, **files).metadata() == (("authorization", f"Bearer {token}"),)
+        assert Target(address, Identity(file)).metadata() == (("authorization", f"Bearer {token}"),)
         said = capsys.readouterr().err
         assert ("in the clear" in said) == warned
         assert token not in said
-    Target("rack1:1", **{**files, "ca": "x"}).metadata()
+    Target("rack1:1", Identity(file, ca_file="x")).metadata()
     assert capsys.readouterr().err == ""
 
 

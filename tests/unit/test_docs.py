@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import doctest
+import importlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,12 +18,32 @@ from estimator_service.config import Settings, load_settings
 from vllm_client_hook.config import HookSettings
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {"acceptd": ROOT / "proto", "estimator_service": ROOT, "vllm_client_hook": ROOT}
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
 
 
 def anchors(page: Path) -> set[str]:
     titles = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def examples() -> Iterator[Any]:
+    """Docstrings that show what comes out, of cached properties, too, which doctest itself does not find."""
+    for package, root in PACKAGES.items():
+        for path in sorted((root / package).rglob("*.py")):
+            module = ".".join(path.relative_to(root).with_suffix("").parts)
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                    continue
+                if re.search(r"^\s*>>> ", text := ast.get_docstring(node) or "", re.M):
+                    yield pytest.param(module, text, id=f"{module}.{getattr(node, 'name', '')}")
+
+
+@pytest.mark.parametrize(("module", "text"), list(examples()))
+def test_what_docstrings_show_comes_out(module: str, text: str) -> None:
+    names = dict(vars(importlib.import_module(module)))
+    found = doctest.DocTestParser().get_doctest(text, names, module, None, 0)
+    assert doctest.DocTestRunner().run(found).failed == 0
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import io
 import itertools
 import math
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from acceptd.v1 import inspect_pb2, types_pb2
-from estimator_service.cli import watch_view
 from estimator_service.cli.output import ago, console, counts, number, table
 from estimator_service.cli.pair_view import one_line, pair_view
 from estimator_service.cli.watch import paced
@@ -175,10 +173,6 @@ def test_names_are_no_markup(name: str, capsys: pytest.CaptureFixture[str]) -> N
     out.add_row(name)
     console().print(out)
     assert name in capsys.readouterr().out
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(watch_view).failed == 0
 
 
 @given(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), max_size=60))

@@ -1,0 +1,121 @@
+"""Who a client of the service says it is, and whom it trusts: the same files for the hook and for the commands."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from acceptd.addresses import is_loopback
+from acceptd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Bytes of a token's file. Ours hold some 50; what is longer is another kind of file.
+_MAX_TOKEN_FILE: Final = 4096
+
+
+def variable(name: str) -> str:
+    """The environment variable of a field.
+
+    >>> variable("ca_file")
+    'ACCEPTD_CA_FILE'
+    """
+    return f"ACCEPTD_{name.upper()}"
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """PEM, as `grpc.ssl_channel_credentials` takes them. key, cert: None without a client certificate."""
+
+    ca: bytes
+    key: bytes | None
+    cert: bytes | None
+
+
+@dataclass(frozen=True)
+class Identity:
+    """How a channel to the service is secured: paths, "" for none. The files are read anew for each connection, so they
+    can be rotated.
+
+    token_file: bearer token. ca_file: turns TLS on and names whom to trust. cert_file, key_file: client certificate.
+    name: how whoever gave them calls a field. Raises ConfigError for a certificate that would never be shown.
+    """
+
+    token_file: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    name: Callable[[str], str] = field(default=variable, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuses half a client certificate, and one without TLS."""
+        ca, cert, key = map(self.name, ("ca_file", "cert_file", "key_file"))
+        if bool(self.cert_file) != bool(self.key_file):
+            raise ConfigError(f"{cert} and {key} belong together: one of them is missing")
+        if self.cert_file and not self.ca_file:
+            raise ConfigError(f"{cert} without {ca}; accepted: both, since {ca} turns TLS on")
+
+    def check_files(self) -> Self:
+        """Itself. Raises ConfigError for a path that is no file."""
+        for each in FILES:
+            path = getattr(self, each)
+            if path and not Path(path).is_file():
+                raise ConfigError(f"{self.name(each)} names {path!r}, which is not a file")
+        return self
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What each call carries. Raises ConfigError, which never quotes the file, if it holds no token."""
+        if not self.token_file:
+            return ()
+        token = self._read("token_file", _MAX_TOKEN_FILE + 1).decode("ascii", "replace").strip()
+        if not token or len(token) > _MAX_TOKEN_FILE or " " in token or not (token.isascii() and token.isprintable()):
+            raise ConfigError(
+                f"{self.name('token_file')} names {self.token_file!r}, which holds no token; "
+                "accepted: a file with one token and no more"
+            )
+        return (("authorization", f"Bearer {token}"),)
+
+    def certificates(self) -> Certificates | None:
+        """For TLS; None without it. Raises ConfigError for files with which gRPC would fail, and not say why."""
+        if not self.ca_file:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        ca = self._read("ca_file")
+        try:
+            context.load_verify_locations(self.ca_file)
+        except (ssl.SSLError, OSError) as error:
+            raise self._unusable(error, "PEM certificates", "ca_file") from None
+        if not self.cert_file:
+            return Certificates(ca, None, None)
+        key, cert = self._read("key_file"), self._read("cert_file")
+        try:
+            context.load_cert_chain(self.cert_file, self.key_file, password="")
+        except (ssl.SSLError, OSError) as error:
+            raise self._unusable(
+                error, "a PEM chain and its key without a passphrase", "cert_file", "key_file"
+            ) from None
+        return Certificates(ca, key, cert)
+
+    def exposed(self, address: str) -> bool:
+        """Whether the token crosses a network in the clear on its way to `address` (`host:port` or `unix:path`)."""
+        host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+        return bool(self.token_file and not self.ca_file) and not (address.startswith("unix:") or is_loopback(host))
+
+    def _read(self, name: str, size: int = -1) -> bytes:
+        path = getattr(self, name)
+        try:
+            with Path(path).open("rb") as file:
+                return file.read(size)
+        except OSError as error:
+            raise ConfigError(f"{self.name(name)} names {path!r}, which cannot be read ({error.strerror})") from None
+
+    def _unusable(self, error: OSError, accepted: str, *names: str) -> ConfigError:
+        named = ", ".join(f"{self.name(name)} names {getattr(self, name)!r}" for name in names)
+        return ConfigError(f"{named}: {error}; accepted: {accepted}")
+
+
+#: The fields that are paths.
+FILES: Final = tuple(each.name for each in fields(Identity) if each.name.endswith("_file"))

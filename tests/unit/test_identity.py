@@ -1,0 +1,144 @@
+"""The files by which a client is known: each kind of wrong one is a line that names it and quotes nothing of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+
+from acceptd.errors import ConfigError
+from acceptd.identity import Identity
+from estimator_service.cli.target import flag
+
+SECRET = "s3cret"
+
+
+@pytest.fixture
+def pem(tmp_path: Path) -> dict[str, str]:
+    """A client's certificate and key, another key, one with a passphrase, the authority, and what is none of these."""
+    ca = trustme.CA()
+    mine, other = ca.issue_cert("localhost"), ca.issue_cert("localhost")
+    key = serialization.load_pem_private_key(mine.private_key_pem.bytes(), None)
+    locked = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(SECRET.encode()),
+    )
+    held = {
+        "ca": ca.cert_pem.bytes(),
+        # As bundles of authorities have them.
+        "commented": "# Autorité de Léon\n".encode() + ca.cert_pem.bytes(),
+        "cert": b"".join(blob.bytes() for blob in mine.cert_chain_pems),
+        "key": mine.private_key_pem.bytes(),
+        "other": other.private_key_pem.bytes(),
+        "locked": locked,
+        "garbage": SECRET.encode(),
+        "empty": b"",
+    }
+    for name, data in held.items():
+        (tmp_path / name).write_bytes(data)
+    return {name: str(tmp_path / name) for name in [*held, "nowhere"]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b" \n",
+        SECRET.encode() + b"\nanother\n",
+        SECRET.encode() + b" another",
+        b"\xff\xfe\x00" + SECRET.encode(),
+        SECRET.encode() + "é".encode(),
+        SECRET.encode() + b"\x00",
+        SECRET.encode() * 10_000,
+    ],
+)
+def test_a_file_that_holds_no_token(tmp_path: Path, text: bytes) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(text)
+    with pytest.raises(ConfigError) as raised:
+        Identity(str(file)).metadata()
+    assert str(raised.value) == (
+        f"ACCEPTD_TOKEN_FILE names {str(file)!r}, which holds no token; accepted: a file with one token and no more"
+    )
+    assert raised.value.__cause__ is None
+
+
+def test_a_token_goes_with_each_call(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"  {SECRET}\r\n")
+    assert Identity(str(file)).metadata() == (("authorization", f"Bearer {SECRET}"),)
+    assert Identity().metadata() == ()
+    file.unlink()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Identity(str(file)).metadata()
+    with pytest.raises(ConfigError, match=r"--token-file names .* which cannot be read"):
+        Identity(str(tmp_path), name=flag).metadata()
+
+
+@pytest.mark.parametrize(
+    ("ca", "cert", "key", "named"),
+    [
+        ("garbage", "", "", "ca_file"),
+        ("empty", "", "", "ca_file"),
+        ("key", "", "", "ca_file"),
+        ("nowhere", "", "", "ca_file"),
+        ("ca", "garbage", "key", "cert_file"),
+        ("ca", "empty", "key", "cert_file"),
+        ("ca", "key", "key", "cert_file"),
+        ("ca", "nowhere", "key", "cert_file"),
+        ("ca", "cert", "garbage", "key_file"),
+        ("ca", "cert", "other", "key_file"),
+        ("ca", "cert", "locked", "key_file"),
+        ("ca", "cert", "nowhere", "key_file"),
+    ],
+)
+@pytest.mark.parametrize("command", [False, True])
+def test_certificates_that_cannot_be_used(
+    pem: dict[str, str], ca: str, cert: str, key: str, named: str, *, command: bool
+) -> None:
+    files = [pem[name] if name else "" for name in (ca, cert, key)]
+    identity = Identity("", *files, name=flag) if command else Identity("", *files)
+    with pytest.raises(ConfigError) as raised:
+        identity.certificates()
+    line = str(raised.value)
+    assert f"{identity.name(named)} names {getattr(identity, named)!r}" in line
+    assert "\n" not in line
+    assert SECRET not in line
+
+
+@pytest.mark.parametrize("ca", ["ca", "commented"])
+def test_certificates_as_grpc_takes_them(pem: dict[str, str], ca: str) -> None:
+    assert Identity().certificates() is None
+    trusting = Identity(ca_file=pem[ca]).certificates()
+    assert trusting is not None
+    assert (trusting.ca, trusting.key, trusting.cert) == (Path(pem[ca]).read_bytes(), None, None)
+    known = Identity("", pem[ca], pem["cert"], pem["key"]).certificates()
+    assert known is not None
+    assert (known.key, known.cert) == (Path(pem["key"]).read_bytes(), Path(pem["cert"]).read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"cert_file": "x"}, "ACCEPTD_CERT_FILE and ACCEPTD_KEY_FILE belong together"),
+        ({"ca_file": "x", "key_file": "x"}, "ACCEPTD_CERT_FILE and ACCEPTD_KEY_FILE belong together"),
+        ({"cert_file": "x", "key_file": "x"}, "ACCEPTD_CERT_FILE without ACCEPTD_CA_FILE; accepted: both"),
+    ],
+)
+def test_a_certificate_that_would_never_be_shown(fields: dict[str, str], line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        Identity(**fields)  # type: ignore[arg-type]
+
+
+def test_the_replaying_worker_refuses_it_as_the_hook_does(pem: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "vllm_client_hook.replay", "trace.parquet"]
+    environment = {"ACCEPTD_CERT_FILE": pem["cert"], "ACCEPTD_KEY_FILE": pem["key"], "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ACCEPTD_CERT_FILE without ACCEPTD_CA_FILE")
+    assert done.stderr.count("\n") == 1
