@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from vllm_client_hook.estimator import AcceptanceEstimator
-    from vllm_client_hook.patch_budget import VerificationBudget
     from vllm_client_hook.uplink import Uplink
+    from vllm_client_hook.verification_budget import VerificationBudget
 
 #: Seconds that going to sleep or shutting down may wait for the service. Longer saves more of the last rows when the
 #: service is slow, and holds the engine up by as much when it is gone.

@@ -11,7 +11,7 @@ import itertools, json
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from vllm_client_hook import kernels
+from vllm_client_hook import pack_kernel, predict_kernels
 
 target = GPUTarget("cuda", 90, 32)
 KINDS = {
@@ -33,13 +33,14 @@ def build(kernel, constants, **kinds):
 
 for full in (False, True):
     for dtype, idx in itertools.product(("*fp16", "*bf16", "*fp32"), ("*i32", "*i64")):
-        build(kernels._reduce_kernel, {"BLOCK": kernels.VOCAB_BLOCK, "FULL": full}, logits_ptr=dtype, idx_ptr=idx)
+        constants = {"BLOCK": predict_kernels.VOCAB_BLOCK, "FULL": full}
+        build(predict_kernels._reduce_kernel, constants, logits_ptr=dtype, idx_ptr=idx)
     for per_row, idx in itertools.product((False, True), ("*i32", "*i64")):
         constants = {"PER_ROW_STEP": per_row, "FULL": full, "K": 5, "LANES": 32}
-        build(kernels._predict_kernel, constants, idx_ptr=idx)
+        build(predict_kernels._predict_kernel, constants, idx_ptr=idx)
     for drafts in (False, True):
         constants = {"K": 5, "WORDS": 18 if full else 8, "HAS_DRAFTS": drafts, "FULL": full}
-        build(kernels._pack_kernel, constants, drafts_ptr="*i64" if drafts else "*u8")
+        build(pack_kernel._pack_kernel, constants, drafts_ptr="*i64" if drafts else "*u8")
 print(json.dumps(done))
 """
 

@@ -23,13 +23,13 @@ def install(how):
     from vllm.v1.worker.gpu.spec_decode import adaptive_verification
     from vllm.v1.worker.gpu_worker import Worker
 
-    from vllm_client_hook import patch_budget
+    from vllm_client_hook import patch_budget, verification_budget
     from vllm_client_hook.rows import JUDGED_BLOCKS
     from vllm_client_hook.trimming_cost import UNITS
 
     stock_tokens = adaptive_verification.AdaptiveVerificationManager.get_num_tokens
     stock_split = adaptive_verification._assign_draft_token_budget
-    attach, assign = patch_budget.attach, patch_budget.VerificationBudget.assign
+    attach, assign = patch_budget.attach, verification_budget.VerificationBudget.assign
 
     def attaching(manager, estimator, ranks, streams, **options):
         budget = attach(manager, estimator, ranks, streams, **options)
@@ -56,7 +56,7 @@ def install(how):
         WATCH.splits.append((theirs.tolist(), capacities.tolist(), tied))
 
     patch_budget.attach = attaching
-    patch_budget.VerificationBudget.assign = splitting
+    verification_budget.VerificationBudget.assign = splitting
 
     def adopt(self, mode, exploration_rate):
         """As if the service had pushed it just now; called on all ranks between two steps."""
