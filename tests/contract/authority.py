@@ -44,3 +44,8 @@ def write(files: Files, made: trustme.LeafCert, ca: trustme.CA) -> None:
     made.private_key_pem.write_to_path(files.key)
     files.cert.write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
     ca.cert_pem.write_to_path(files.ca)
+
+
+def issue_other(directory: Path) -> Files:
+    """By an authority that nobody trusts."""
+    return issue(directory, trustme.CA(), "stranger")

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+import trustme
 import uvloop
+from secured import Tokens
 from service_process import ServiceProcess
 
 from estimator_service.config import load_settings
 from estimator_service.server import Server
 
 Start = Callable[..., Awaitable[Server]]
+
+_OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -45,9 +50,7 @@ async def connect() -> AsyncIterator[Callable[[str], grpc.aio.Channel]]:
     channels: list[grpc.aio.Channel] = []
 
     def connect_(address: str) -> grpc.aio.Channel:
-        channel = grpc.aio.insecure_channel(
-            address, options=[("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
-        )
+        channel = grpc.aio.insecure_channel(address, _OPTIONS)
         channels.append(channel)
         return channel
 
@@ -68,3 +71,29 @@ def spawn() -> Iterator[Callable[..., ServiceProcess]]:
     yield spawn_
     for process in processes:
         process.close()
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Tokens:
+    """A file of tokens, one of each role and two workers'."""
+    return Tokens(tmp_path / "tokens")
+
+
+@pytest.fixture
+def ca() -> trustme.CA:
+    """An authority."""
+    return trustme.CA()
+
+
+@pytest.fixture
+async def secure() -> AsyncIterator[Callable[[str, grpc.ChannelCredentials], grpc.aio.Channel]]:
+    """TLS channels, closed at the end."""
+    channels: list[grpc.aio.Channel] = []
+
+    def connect_(address: str, credentials: grpc.ChannelCredentials) -> grpc.aio.Channel:
+        channels.append(grpc.aio.secure_channel(address, credentials, _OPTIONS))
+        return channels[-1]
+
+    yield connect_
+    for channel in channels:
+        await channel.close()

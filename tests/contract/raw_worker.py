@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -123,3 +123,14 @@ async def until(condition: Callable[[], Awaitable[bool]] | Callable[[], bool], w
             return
         await asyncio.sleep(0.01)
     raise AssertionError(f"never: {what}")
+
+
+def counts(batches: Iterable[Observations]) -> tuple[list[int], list[int]]:
+    """(observations, acceptances) by position, counted by hand."""
+    observed, accepted = np.zeros(4, int), np.zeros(4, int)
+    for data in batches:
+        for a, n in zip(data.accepted.tolist(), data.admitted.tolist(), strict=True):
+            for k in range(min(a + 1, n)):
+                observed[k] += 1
+                accepted[k] += k < a
+    return observed.tolist(), accepted.tolist()
