@@ -98,19 +98,19 @@ class Report:
 
 @dataclass(frozen=True)
 class Runs:
-    """One size, one or more times."""
+    """One size, one or more times; ascending by both_p99."""
 
     reports: tuple[Report, ...]
 
     @property
     def both_p99s(self) -> list[float]:
         """Milliseconds, of each run in ascending order."""
-        return sorted(report.both_p99 for report in self.reports)
+        return [report.both_p99 for report in self.reports]
 
     @property
     def middle(self) -> Report:
         """The run whose p99 is the median, the upper one of two."""
-        return sorted(self.reports, key=lambda report: report.both_p99)[len(self.reports) // 2]
+        return self.reports[len(self.reports) // 2]
 
     @property
     def goal(self) -> str:
@@ -218,7 +218,8 @@ def main() -> int:
             reports.append(measure(workers, flushes, options.seconds))
             if not options.json:
                 print(_lines(reports[-1]), flush=True)
-    runs = [Runs(tuple(r for r in reports if r.size == (flushes, workers))) for workers, flushes in sizes]
+    ascending = sorted(reports, key=lambda report: report.both_p99)
+    runs = [Runs(tuple(r for r in ascending if r.size == (flushes, workers))) for workers, flushes in sizes]
     if options.json:
         print(json.dumps([{**asdict(report), "sound": report.sound} for report in reports], indent=2))
     else:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from acceptd.v1 import estimator_pb2
 from vllm_client_hook.backoff import Backoff
+from vllm_client_hook.loss_log import LossLog
 from vllm_client_hook.outbound import Outbound, limits_of
 from vllm_client_hook.pushes import Pushes
 from vllm_client_hook.worker_report import WorkerReports
@@ -43,8 +44,7 @@ class Session:
 
     lock: guards `outbound`'s sending side and `stream`; the worker's main thread takes it outside the decode loop only.
     progress: notified when batches were answered or a stream began or ended. wake: set when there may be something to
-    send. flushing: whether batches go out before they are full or old. loss_logged: whether the loss of the stream was
-    said since the last Welcome.
+    send. flushing: whether batches go out before they are full or old.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Session:
         self.stream: Stream | None = None
         self.flushing = False
         self.last_error = ""
-        self.loss_logged = False
+        self.losses = LossLog(address, log, clock)
         self.counts = {"connects": 0, "batches": 0}
         self.refusals: dict[str, int] = {}
         self._incarnation = random.getrandbits(64)
@@ -141,7 +141,7 @@ class Session:
                 self.pushes.max_age = welcome.flush.coefficients_max_age_seconds
             stream.welcomed = True
             self.counts["connects"] += 1
-            self.loss_logged = False
+            self.losses.found()
             self.progress.notify_all()
         self.backoff.succeeded()
         self._log.info("acceptd: connected to %s, epoch %d", self._address, welcome.epoch)

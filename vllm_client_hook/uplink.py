@@ -260,12 +260,9 @@ class Uplink:
         return ending.wait
 
     def _lost(self, line: str) -> None:
-        """Notes why there is no stream; logs it once until there is one again."""
-        session = self._session
-        session.last_error = line
-        if not session.loss_logged:
-            session.loss_logged = True
-            self._log.warning("acceptd: no stream to %s (%s); trying again", self._address, line)
+        """Notes why there is no stream."""
+        self._session.last_error = line
+        self._session.losses.lost(line)
 
     # -- gRPC's sending thread ------------------------------------------------------------------------------------
 
