@@ -48,7 +48,7 @@ class Sink:
 def step_times() -> dict[str, float]:
     """Median seconds of one `step`: refits, page copies and hand-overs included, in turn."""
     stock_module = importlib.import_module("vllm.v1.worker.gpu.spec_decode.acceptance_estimator")
-    kernels = importlib.import_module("vllm_client_hook.kernels")
+    ours_launched = [importlib.import_module(f"vllm_client_hook.{name}") for name in ("predict_kernels", "pack_kernel")]
     estimator = importlib.import_module("vllm_client_hook.estimator")
     ranks = importlib.import_module("vllm_client_hook.ranks")
     device = torch.device("cpu")
@@ -61,8 +61,10 @@ def step_times() -> dict[str, float]:
     )
     stock = stock_module.OnlineAcceptanceEstimator(REQUESTS, POSITIONS, device)
     # Only now: an estimator tests its kernels when it is made.
-    for module in (stock_module, kernels):
-        for name in [n for n in vars(module) if n.startswith("_") and n.endswith("_kernel")]:
+    for module in (stock_module, *ours_launched):
+        launched = [name for name in vars(module) if name.startswith("_") and name.endswith("_kernel")]
+        assert launched, f"{module.__name__} has no kernels whose launches could be left out"
+        for name in launched:
             setattr(module, name, Launches())
     mapping = torch.arange(REQUESTS, dtype=torch.int32)
     sampled = torch.full((REQUESTS,), 3, dtype=torch.int32)

@@ -5,7 +5,7 @@ module, by a factory that decides for each worker between vLLM's class and ours;
 pieces after load and to follow sleep, wake and weight updates. Everything else is attached to the instances.
 
 vLLM's insides are known to this file, `sites`, `patch_estimator`, `binding`, `admission`, `engine_pair`,
-`tensor_parallel` and `patch_budget`.
+`tensor_parallel`, `patch_budget` and `verification_budget`.
 """
 
 from __future__ import annotations

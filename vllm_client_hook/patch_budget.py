@@ -32,7 +32,7 @@ SIGNATURES: Final = {
 ASSIGN: Final = "_assign_draft_token_budget_compiled"
 _ASSIGN_PARAMETERS: Final = ("confidence_probs", "idx_mapping", "capacities", "draft_budget", "num_steps")
 
-#: State of the manager that is read or written.
+#: State of the manager that is read or written, here or in `verification_budget`.
 _ATTRIBUTES: Final = (
     "req_states",
     "num_speculative_steps",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from acceptd.errors import ConfigError
+from acceptd.pem import check_authorities, check_chain
 from estimator_service.access.tokens import stamp_of
 
 if TYPE_CHECKING:
@@ -99,16 +100,16 @@ class Certificates:
         client_ca = _read("tls_client_ca", self._client_ca) if self._client_ca else None
         try:
             # gRPC itself would take a key that belongs to another certificate, and fail each handshake.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._cert, self._key, password="")
-        except (ssl.SSLError, OSError) as error:
+            check_chain(cert, key)
+        except ValueError as error:
             raise ConfigError(
                 f"tls_cert = {str(self._cert)!r}, tls_key = {str(self._key)!r}: {error}; "
                 "accepted: a PEM chain and its key without a passphrase"
             ) from None
-        if self._client_ca:
+        if client_ca is not None:
             try:
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(self._client_ca)
-            except (ssl.SSLError, OSError) as error:
+                check_authorities(client_ca)
+            except ValueError as error:
                 raise ConfigError(
                     f"tls_client_ca = {str(self._client_ca)!r}: {error}; accepted: PEM certificates"
                 ) from None

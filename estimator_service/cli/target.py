@@ -57,7 +57,7 @@ def flag(name: str) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """address: HOST:PORT."""
+    """address: HOST:PORT. identity: its files are read when a channel is opened and a call is made."""
 
     address: str = DEFAULT_ADDRESS
     identity: Identity = field(default_factory=Identity)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ssl
+import os.path
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -31,7 +31,7 @@ class Certificates:
     """PEM, as `grpc.ssl_channel_credentials` takes them. key, cert: None without a client certificate."""
 
     ca: bytes
-    key: bytes | None
+    key: bytes | None = field(repr=False)
     cert: bytes | None
 
 
@@ -62,7 +62,7 @@ class Identity:
         """Itself. Raises ConfigError for a path that is no file."""
         for each in FILES:
             path = getattr(self, each)
-            if path and not Path(path).is_file():
+            if path and not os.path.isfile(path):
                 raise ConfigError(f"{self.name(each)} names {path!r}, which is not a file")
         return self
 
@@ -70,8 +70,9 @@ class Identity:
         """What each call carries. Raises ConfigError, which never quotes the file, if it holds no token."""
         if not self.token_file:
             return ()
-        token = self._read("token_file", _MAX_TOKEN_FILE + 1).decode("ascii", "replace").strip()
-        if not token or len(token) > _MAX_TOKEN_FILE or " " in token or not (token.isascii() and token.isprintable()):
+        data = self._read("token_file", _MAX_TOKEN_FILE + 1)
+        token = data.decode("ascii", "replace").strip()
+        if not token or len(data) > _MAX_TOKEN_FILE or " " in token or not (token.isascii() and token.isprintable()):
             raise ConfigError(
                 f"{self.name('token_file')} names {self.token_file!r}, which holds no token; "
                 "accepted: a file with one token and no more"
@@ -79,24 +80,26 @@ class Identity:
         return (("authorization", f"Bearer {token}"),)
 
     def certificates(self) -> Certificates | None:
-        """For TLS; None without it. Raises ConfigError for files with which gRPC would fail, and not say why."""
+        """For TLS; None without it.
+
+        Raises ConfigError for files that cannot be read, hold no PEM, do not belong together or ask for a passphrase.
+        """
         if not self.ca_file:
             return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        ca = self._read("ca_file")
+        from acceptd.pem import check_authorities, check_chain  # noqa: PLC0415 (OpenSSL: only where there is TLS)
+
+        ca, key, cert = self._read("ca_file"), None, None
         try:
-            context.load_verify_locations(self.ca_file)
-        except (ssl.SSLError, OSError) as error:
+            check_authorities(ca)
+        except ValueError as error:
             raise self._unusable(error, "PEM certificates", "ca_file") from None
-        if not self.cert_file:
-            return Certificates(ca, None, None)
-        key, cert = self._read("key_file"), self._read("cert_file")
-        try:
-            context.load_cert_chain(self.cert_file, self.key_file, password="")
-        except (ssl.SSLError, OSError) as error:
-            raise self._unusable(
-                error, "a PEM chain and its key without a passphrase", "cert_file", "key_file"
-            ) from None
+        if self.cert_file:
+            key, cert = self._read("key_file"), self._read("cert_file")
+            try:
+                check_chain(cert, key)
+            except ValueError as error:
+                accepted = "a PEM chain and its key without a passphrase"
+                raise self._unusable(error, accepted, "cert_file", "key_file") from None
         return Certificates(ca, key, cert)
 
     def exposed(self, address: str) -> bool:
@@ -112,7 +115,7 @@ class Identity:
         except OSError as error:
             raise ConfigError(f"{self.name(name)} names {path!r}, which cannot be read ({error.strerror})") from None
 
-    def _unusable(self, error: OSError, accepted: str, *names: str) -> ConfigError:
+    def _unusable(self, error: ValueError, accepted: str, *names: str) -> ConfigError:
         named = ", ".join(f"{self.name(name)} names {getattr(self, name)!r}" for name in names)
         return ConfigError(f"{named}: {error}; accepted: {accepted}")
 

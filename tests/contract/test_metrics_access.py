@@ -54,7 +54,6 @@ async def test_metrics_ask_for_a_readers_token_where_told_to(start, tokens):
 
 
 async def test_the_metrics_port_can_have_tls(start, ca, tmp_path):
-
     files = issue(tmp_path, ca, "service")
     server = await start(
         tls_cert=files.cert, tls_key=files.key, metrics_listen="127.0.0.1:0", metrics_tls=True, drain_seconds=0

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import trustme
-from cryptography.hazmat.primitives import serialization
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from acceptd.errors import ConfigError
 from acceptd.identity import Identity
@@ -68,6 +72,13 @@ def test_a_file_that_holds_no_token(tmp_path: Path, text: bytes) -> None:
     assert raised.value.__cause__ is None
 
 
+def test_a_second_word_after_many_blanks(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(SECRET + " " * 10_000 + "another")
+    with pytest.raises(ConfigError, match="holds no token"):
+        Identity(str(file)).metadata()
+
+
 def test_a_token_goes_with_each_call(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"  {SECRET}\r\n")
@@ -120,6 +131,57 @@ def test_certificates_as_grpc_takes_them(pem: dict[str, str], ca: str) -> None:
     known = Identity("", pem[ca], pem["cert"], pem["key"]).certificates()
     assert known is not None
     assert (known.key, known.cert) == (Path(pem["key"]).read_bytes(), Path(pem["cert"]).read_bytes())
+
+
+def test_what_is_checked_is_what_is_used(pem: dict[str, str]) -> None:
+    """Each file is read once: pipes can be read no more often, and files may be replaced between two reads."""
+    held = [Path(pem[name]).read_bytes() for name in ("ca", "cert", "key")]
+    pipes = []
+    for data in held:
+        reader, writer = os.pipe()
+        os.write(writer, data)
+        os.close(writer)
+        pipes.append(reader)
+    found = Identity("", *(f"/dev/fd/{reader}" for reader in pipes)).certificates()
+    for reader in pipes:
+        os.close(reader)
+    assert found is not None
+    assert [found.ca, found.cert, found.key] == held
+
+
+def test_what_the_handshake_decides_is_left_to_it(pem: dict[str, str], tmp_path: Path) -> None:
+    """A short key, and a bundle whose last certificate is cut off: gRPC connects with both."""
+    key = rsa.generate_private_key(65537, 1024)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "short")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(1))
+    cert = made.sign(key, hashes.SHA256())
+    short, own, cut = (str(tmp_path / each) for each in ("short", "own", "cut"))
+    Path(short).write_bytes(cert.public_bytes(serialization.Encoding.PEM))
+    Path(own).write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    ca = Path(pem["ca"]).read_bytes()
+    Path(cut).write_bytes(ca + ca[: len(ca) // 2])
+    found = Identity("", cut, short, own).certificates()
+    assert found is not None
+    assert "PRIVATE" not in repr(found)
+
+
+def test_a_list_of_revoked_certificates_is_no_authority(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ca")])
+    now = datetime.datetime.now(datetime.UTC)
+    revoked = x509.CertificateRevocationListBuilder(name, now, now + datetime.timedelta(1)).sign(key, hashes.SHA256())
+    file = tmp_path / "crl"
+    file.write_bytes(revoked.public_bytes(serialization.Encoding.PEM))
+    with pytest.raises(ConfigError, match="there is no certificate in it; accepted: PEM certificates"):
+        Identity(ca_file=str(file)).certificates()
+
+
+def test_a_path_that_cannot_be_looked_at_is_no_file() -> None:
+    with pytest.raises(ConfigError, match=r"ACCEPTD_TOKEN_FILE names .* which is not a file"):
+        Identity("x" * 300).check_files()
 
 
 @pytest.mark.parametrize(
