@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from estimator_service.fit.drift import DriftKind
 from estimator_service.stream_counts import StreamCounts
@@ -83,6 +83,17 @@ class Metrics:
             ["what", "outcome"],
             registry=registry,
         )
+        self._unusable = Gauge(
+            "acceptd_identity_unusable",
+            "1 while the tokens' file or the certificate cannot be used as it is now, and what was read before stays.",
+            ["what"],
+            registry=registry,
+        )
+        self.certificate_not_after = Gauge(
+            "acceptd_certificate_not_after_seconds",
+            "Unix time until which the service's certificate is good, 0 without one.",
+            registry=registry,
+        )
         self._actions = Counter(
             "acceptd_operator_actions", "Actions of operators, as in the audit.", ["action"], registry=registry
         )
@@ -131,9 +142,16 @@ class Metrics:
         """A call was not allowed; see `estimator_service.access.gate` for reasons."""
         self._refused.labels(reason).inc()
 
+    def identity(self, what: str) -> None:
+        """ "tokens" or "certificate" is in use: its counts begin at 0."""
+        self._unusable.labels(what)
+        for outcome in ("loaded", "failed"):
+            self._reloads.labels(what, outcome)
+
     def reloaded(self, what: str, outcome: str) -> None:
         """ "tokens" or "certificate" changed on disk, and was "loaded" or "failed" to."""
         self._reloads.labels(what, outcome).inc()
+        self._unusable.labels(what).set(outcome == "failed")
 
     def operator_action(self, action: str) -> None:
         """An operator did something that the audit lists."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from acceptd.codec import Observations
-from acceptd.errors import AcceptdError
+from acceptd.errors import AcceptdError, IncompatiblePeer, WireError
 from acceptd.identity import FILES, Identity, variable
 from acceptd.limits import MAX_KNOTS
 from acceptd.segments import NUM_SEGMENTS, segment_of
@@ -95,12 +95,21 @@ def read_shard(path: Path, index: int, count: int) -> Shard:
     except (OSError, pa.ArrowException) as error:
         raise ReplayError(f"{path}: {str(error).splitlines()[0]}; accepted: a Parquet file of {FORMAT}") from None
     missing = [name for name in names if name not in table.column_names]
-    described = json.loads((table.schema.metadata or {}).get(b"acceptd", b"{}"))
-    if missing or described.get("format") != FORMAT:
-        raise ReplayError(f"{path}: {', '.join(missing) or 'format'} is missing; accepted: {FORMAT} with {names}")
-    pair = PairKey(str(described["target"]), str(described["draft"]), int(described["K"]))
+    try:
+        described = json.loads((table.schema.metadata or {}).get(b"acceptd", b"{}"))
+        if missing or described.get("format") != FORMAT:
+            raise ReplayError(f"{path}: {', '.join(missing) or 'format'} is missing; accepted: {FORMAT} with {names}")
+        pair = PairKey(str(described["target"]), str(described["draft"]), int(described["K"]))
+        pair.validate()
+    except (KeyError, TypeError, ValueError, AttributeError, WireError, IncompatiblePeer) as error:
+        raise ReplayError(f"{path}: its description is not accepted ({error}); accepted: target, draft and K") from None
     table = table.filter(np.asarray(table["request"]) % count == index)
     features = np.asarray(table["logit_qmax"].combine_chunks().flatten(), np.float32)
+    if len(features) != len(table) * pair.num_speculative_tokens:
+        raise ReplayError(
+            f"{path}: logit_qmax has {len(features)} values; accepted: K = {pair.num_speculative_tokens} "
+            f"for each of {len(table)} blocks"
+        )
     workload = table["workload"].combine_chunks().dictionary_encode()
     codes = np.asarray((workload.indices if hasattr(workload, "indices") else workload).to_numpy())
     step = np.asarray(table["step"])
@@ -190,7 +199,7 @@ class ReplayWorker:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replays one shard; 0 once all of it was acknowledged, 1 on failure, 2 on misuse."""
+    """Replays one shard; 0 once all of it was learned from, 1 on failure, a refusal of blocks included, 2 on misuse."""
     options = _parser().parse_args(arguments)
     try:
         identity = Identity(*(os.environ.get(variable(name), "") for name in FILES)).check_files()
@@ -222,6 +231,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         np.save(options.predictions, worker.predictions)
     counted = {name: stats[name] for name in ("offered", "acknowledged", "refused", "dropped", "connects")}
     sys.stdout.write(json.dumps({"worker": options.worker, **counted, "versions": worker.versions}) + "\n")
+    if stats["refused"]:
+        sys.stderr.write(f"error: the service refused {stats['refused']} blocks: {stats['refusals']}\n")
+        return 1
     if delivered or stopped:
         return 0
     sys.stderr.write(f"error: {worker.pending} blocks were not acknowledged: {stats['last_error'] or 'no answer'}\n")

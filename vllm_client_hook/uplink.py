@@ -228,11 +228,13 @@ class Uplink:
         """Holds one stream until it ends. Seconds to wait before the next; None: never again."""
         session = self._session
         stream = Stream(self._clock())
-        channel = open_channel(self._address, self._identity, self._settings.keepalive)
+        # What is no file any more may be a pipe, which would keep this thread waiting.
+        identity = self._identity.check_files()
+        channel = open_channel(self._address, identity, self._settings.keepalive)
         try:
             session.begin(stream)
             stub = EstimatorStub(channel)  # type: ignore[no-untyped-call]
-            stream.call = stub.Stream(self._requests(stream), metadata=self._identity.metadata())
+            stream.call = stub.Stream(self._requests(stream), metadata=identity.metadata())
             for response in stream.call:
                 session.received(stream, response)
             return self._ended(stream, None)

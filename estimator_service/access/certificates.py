@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import ssl
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +13,8 @@ from typing import TYPE_CHECKING
 import grpc
 
 from acceptd.errors import ConfigError
-from acceptd.pem import check_authorities, check_chain
+from acceptd.names import path_shown
+from acceptd.pem import check_authorities, check_chain, not_after
 from estimator_service.access.tokens import stamp_of
 
 if TYPE_CHECKING:
@@ -22,9 +25,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Loaded:
-    """What the files held. stamps: of the files when they were read."""
+    """What the files held. stamps: of the files when they were read. not_after: Unix seconds."""
 
     stamps: tuple[tuple[int, ...], ...]
+    not_after: float
     configuration: grpc.ServerCertificateConfiguration
 
 
@@ -40,7 +44,9 @@ class Certificates:
         self._metrics = metrics
         self._loaded = self._load()
         self._handed_out = self._loaded.configuration
-        self._tried = self._loaded.stamps
+        self._trouble = ""
+        metrics.identity("certificate")
+        self._note()
         #: For the HTTP port.
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.load_cert_chain(cert, key, password="")
@@ -56,27 +62,35 @@ class Certificates:
         return self._credentials
 
     def refresh(self) -> None:
-        """Reads the files if they have changed. What cannot be used is logged and counted, and the old ones stay."""
+        """Reads the files if they have changed or could not be used.
+
+        What cannot be used is logged and counted, once for each reason, and the old ones stay.
+        """
+        if self._stamps() == self._loaded.stamps and not self._trouble:
+            return
         try:
-            stamps = self._stamps()
-            if stamps == self._tried:
-                return
-            self._tried = stamps
             self._loaded = self._load()
             self.context.load_cert_chain(self._cert, self._key, password="")
-        except ConfigError as error:
-            self._failed(str(error))
-        except (OSError, ssl.SSLError) as error:
-            if self._tried:
-                self._tried = ()
-                self._failed(str(error))
+        except (ConfigError, OSError) as error:
+            told, self._trouble = self._trouble, str(error)
+            if told != self._trouble:
+                self._metrics.reloaded("certificate", "failed")
+                logger.error("certificate: %s; the one read before stays", error)
         else:
+            self._trouble = ""
             self._metrics.reloaded("certificate", "loaded")
             logger.info("certificate: read again from %s", self._cert)
+            self._note()
 
-    def _failed(self, why: str) -> None:
-        self._metrics.reloaded("certificate", "failed")
-        logger.error("certificate: %s; the one read before stays", why)
+    def _note(self) -> None:
+        """What the certificate's own date says."""
+        until = self._loaded.not_after
+        self._metrics.certificate_not_after.set(until)
+        if until < time.time():
+            day = datetime.datetime.fromtimestamp(until, datetime.UTC)
+            logger.warning(
+                "certificate: %s has expired (%s); no client takes it", self._cert, f"{day:%Y-%m-%d %H:%M} UTC"
+            )
 
     def _latest(self) -> grpc.ServerCertificateConfiguration | None:
         """gRPC asks at each handshake; None: as before."""
@@ -91,10 +105,7 @@ class Certificates:
         return tuple(stamp_of(path) for path in files)
 
     def _load(self) -> _Loaded:
-        try:
-            stamps = self._stamps()
-        except OSError as error:
-            raise ConfigError(f"{error.filename}: {error.strerror}; accepted: a readable PEM file") from None
+        stamps = self._stamps()
         cert = _read("tls_cert", self._cert)
         key = _read("tls_key", self._key)
         client_ca = _read("tls_client_ca", self._client_ca) if self._client_ca else None
@@ -103,21 +114,23 @@ class Certificates:
             check_chain(cert, key)
         except ValueError as error:
             raise ConfigError(
-                f"tls_cert = {str(self._cert)!r}, tls_key = {str(self._key)!r}: {error}; "
+                f"tls_cert = {path_shown(self._cert)}, tls_key = {path_shown(self._key)}: {error}; "
                 "accepted: a PEM chain and its key without a passphrase"
             ) from None
-        if client_ca is not None:
+        if self._client_ca and client_ca is not None:
             try:
                 check_authorities(client_ca)
             except ValueError as error:
                 raise ConfigError(
-                    f"tls_client_ca = {str(self._client_ca)!r}: {error}; accepted: PEM certificates"
+                    f"tls_client_ca = {path_shown(self._client_ca)}: {error}; accepted: PEM certificates"
                 ) from None
-        return _Loaded(stamps, grpc.ssl_server_certificate_configuration([(key, cert)], client_ca))
+        return _Loaded(
+            stamps, not_after(cert, key), grpc.ssl_server_certificate_configuration([(key, cert)], client_ca)
+        )
 
 
 def _read(name: str, path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{name} = {str(path)!r}: {error.strerror}; accepted: a readable PEM file") from None
+        raise ConfigError(f"{name} = {path_shown(path)}: {error.strerror}; accepted: a readable PEM file") from None

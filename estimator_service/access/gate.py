@@ -51,6 +51,9 @@ class Gate:
         self._logged: dict[str, tuple[float, int]] = {}
         self._numbers = itertools.count()
         self._guests: dict[int, tuple[Caller, Callable[[Refusal], None]]] = {}
+        if tokens is not None:
+            metrics.identity("tokens")
+            self._note(tokens)
 
     def admit(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> Caller:
         """Who calls the gRPC method. Raises Refusal."""
@@ -105,6 +108,13 @@ class Gate:
         """The call has ended."""
         self._guests.pop(number, None)
 
+    @staticmethod
+    def _note(tokens: Tokens) -> None:
+        if len(tokens):
+            logger.info("tokens: %d read from %s", len(tokens), tokens.path)
+        else:
+            logger.warning("tokens: none in %s; nobody can get in", tokens.path)
+
     def refresh(self) -> None:
         """Reads the tokens anew if their file has changed, and ends the calls of those that are gone."""
         if self._tokens is None:
@@ -118,7 +128,7 @@ class Gate:
         if not changed:
             return
         self._metrics.reloaded("tokens", "loaded")
-        logger.info("tokens: %d read from %s", len(self._tokens), self._tokens.path)
+        self._note(self._tokens)
         revoked = [number for number, (caller, _) in self._guests.items() if not self._tokens.holds(caller)]
         if revoked:
             logger.warning("tokens: %d open calls end, whose tokens are gone or changed", len(revoked))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from acceptd.errors import ConfigError
+from acceptd.names import path_shown
 from estimator_service.access.identity import Caller, Role
 
 #: Lets scanners of repositories and logs find a token that leaked.
@@ -86,6 +87,7 @@ class Tokens:
         self.path = path
         self._callers: tuple[Caller, ...] = ()
         self._stamp: tuple[int, ...] | None = None
+        self._trouble = ""
         self.refresh()
 
     def __len__(self) -> int:
@@ -104,24 +106,36 @@ class Tokens:
         return caller in self._callers
 
     def refresh(self) -> bool:
-        """Reads the file if it has changed; whether it had. Raises ConfigError, once a change; the old ones stay."""
+        """Reads the file if it has changed or could not be used; whether there are tokens of a new state of it.
+
+        Raises ConfigError if it cannot be used, once for each reason; the tokens read before stay.
+        """
+        stamp = stamp_of(self.path)
+        if stamp == self._stamp and not self._trouble:
+            return False
+        self._stamp = stamp
         try:
-            stamp = stamp_of(self.path)
-            if stamp == self._stamp:
+            self._callers = parse(self._text(), f"tokens = {path_shown(self.path)}")
+        except ConfigError as error:
+            told, self._trouble = self._trouble, str(error)
+            if told == self._trouble:
                 return False
-            self._stamp = stamp
-            text = self.path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or type(error).__name__
-            if self._stamp == ():
-                return False
-            self._stamp = ()
-            raise ConfigError(f"tokens = {str(self.path)!r}: {why}; accepted: a readable file of tokens") from None
-        self._callers = parse(text, f"tokens = {str(self.path)!r}")
+            raise
+        self._trouble = ""
         return True
+
+    def _text(self) -> str:
+        try:
+            return self.path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "not UTF-8"
+            raise ConfigError(f"tokens = {path_shown(self.path)}: {why}; accepted: a readable file of tokens") from None
 
 
 def stamp_of(path: Path) -> tuple[int, ...]:
-    """Changes whenever the file does, also where a link is turned to another file. Raises OSError."""
-    status = os.stat(path)
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    """Changes with the file, with who may read it, and where a link is turned to another file; () for no file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

@@ -149,18 +149,10 @@ class InspectClient:
 
     def _failed(self, error: Any) -> CommandFailed:
         code, details = error.code(), printable(error.details() or "")
-        if code is grpc.StatusCode.UNAVAILABLE and ("SSL" in details or "Ssl" in details or "certificate" in details):
-            return CommandFailed(
-                f"the TLS handshake with {self.address} failed ({details}); "
-                "look at --ca and, where the service asks for one, --cert and --key"
-            )
+        if code is grpc.StatusCode.UNAVAILABLE:
+            return self._unavailable(details)
         if code is grpc.StatusCode.UNAUTHENTICATED:
             return CommandFailed(f"{self.address}: {details}; name one with --token-file or ACCEPTD_TOKEN_FILE")
-        if code is grpc.StatusCode.UNAVAILABLE:
-            return CommandFailed(
-                f"no acceptd service answers at {self.address}; start one with `acceptd serve`, "
-                "or name another with --address or ACCEPTD_ADDRESS"
-            )
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return CommandFailed(
                 f"the service at {self.address} did not answer within {DEADLINE:g} s; look at its log and its load"
@@ -171,3 +163,19 @@ class InspectClient:
                 "`acceptd version` says what this command is"
             )
         return CommandFailed(details or f"{self.address} answered {code.name}")
+
+    def _unavailable(self, details: str) -> CommandFailed:
+        if "SSL" in details or "Ssl" in details or "certificate" in details:
+            return CommandFailed(
+                f"the TLS handshake with {self.address} failed ({details}); "
+                "look at --ca and, where the service asks for one, --cert and --key"
+            )
+        if "Socket closed" in details or "reset" in details:
+            return CommandFailed(
+                f"what listens at {self.address} closed the connection ({details}); it may want TLS (--ca), "
+                "or a client certificate (--cert and --key) of an authority that it trusts, not expired"
+            )
+        return CommandFailed(
+            f"no acceptd service answers at {self.address}; start one with `acceptd serve`, "
+            "or name another with --address or ACCEPTD_ADDRESS"
+        )

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 import acceptd
 from acceptd.segments import Segment
+from acceptd.v1.estimator_pb2 import RejectReason
 from acceptd.v1.types_pb2 import Mode
 from estimator_service.state import exclusion_name, reject_name
 from estimator_service.web.fleet_view import FleetView
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from estimator_service.fleet import Fleet
     from estimator_service.web.fleet_view import PairView
 
+#: Each has a series from the pair's start on, since an increase needs a value before the first event.
+_REJECT_REASONS = tuple(reason for reason in RejectReason.values() if reason)
 #: Seconds a scrape waits for the event loop.
 _LOOP_SECONDS = 5.0
 
@@ -165,7 +168,7 @@ def _count_families(pairs: Sequence[PairView]) -> Iterator[Metric]:
         _by_position(acceptances, [pair.id], counters.acceptances.tolist())
         blocks.add_metric([pair.id], counters.blocks)
         _by_reason(exclusions, pair.id, {exclusion_name(reason): n for reason, n in counters.exclusions.items()})
-        _by_reason(rejects, pair.id, {reject_name(reason): n for reason, n in counters.rejects.items()})
+        _by_reason(rejects, pair.id, {reject_name(reason): counters.rejects[reason] for reason in _REJECT_REASONS})
         rejected_rows.add_metric([pair.id], counters.rows_rejected)
         done.add_metric([pair.id], pair.refits_done)
         _by_reason(held, pair.id, pair.refits_held)

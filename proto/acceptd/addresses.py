@@ -11,7 +11,7 @@ def is_loopback(host: str) -> bool:
     >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("10.0.0.1"), is_loopback("acceptd.internal")
     (True, True, False, False)
     """
-    if host == "localhost":
+    if host.lower() == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os.path
+import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from acceptd.addresses import is_loopback
 from acceptd.errors import ConfigError
+from acceptd.names import path_shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: Bytes of a token's file. Ours hold some 50; what is longer is another kind of file.
 _MAX_TOKEN_FILE: Final = 4096
+_SCHEME: Final = re.compile(r"(dns|ipv4|ipv6):(///?)?")
 
 
 def variable(name: str) -> str:
@@ -63,7 +66,7 @@ class Identity:
         for each in FILES:
             path = getattr(self, each)
             if path and not os.path.isfile(path):
-                raise ConfigError(f"{self.name(each)} names {path!r}, which is not a file")
+                raise ConfigError(f"{self.name(each)} names {path_shown(path)}, which is not a file")
         return self
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -74,7 +77,7 @@ class Identity:
         token = data.decode("ascii", "replace").strip()
         if not token or len(data) > _MAX_TOKEN_FILE or " " in token or not (token.isascii() and token.isprintable()):
             raise ConfigError(
-                f"{self.name('token_file')} names {self.token_file!r}, which holds no token; "
+                f"{self.name('token_file')} names {path_shown(self.token_file)}, which holds no token; "
                 "accepted: a file with one token and no more"
             )
         return (("authorization", f"Bearer {token}"),)
@@ -104,8 +107,11 @@ class Identity:
 
     def exposed(self, address: str) -> bool:
         """Whether the token crosses a network in the clear on its way to `address` (`host:port` or `unix:path`)."""
-        host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
-        return bool(self.token_file and not self.ca_file) and not (address.startswith("unix:") or is_loopback(host))
+        if not self.token_file or self.ca_file or address.startswith("unix:"):
+            return False
+        # gRPC's own way to write them: `dns:///host:port`, `ipv4:127.0.0.1:1`.
+        bare = _SCHEME.sub("", address)
+        return not is_loopback(bare.rpartition(":")[0].removeprefix("[").removesuffix("]"))
 
     def _read(self, name: str, size: int = -1) -> bytes:
         path = getattr(self, name)
@@ -113,10 +119,12 @@ class Identity:
             with Path(path).open("rb") as file:
                 return file.read(size)
         except OSError as error:
-            raise ConfigError(f"{self.name(name)} names {path!r}, which cannot be read ({error.strerror})") from None
+            raise ConfigError(
+                f"{self.name(name)} names {path_shown(path)}, which cannot be read ({error.strerror})"
+            ) from None
 
     def _unusable(self, error: ValueError, accepted: str, *names: str) -> ConfigError:
-        named = ", ".join(f"{self.name(name)} names {getattr(self, name)!r}" for name in names)
+        named = ", ".join(f"{self.name(name)} names {path_shown(getattr(self, name))}" for name in names)
         return ConfigError(f"{named}: {error}; accepted: {accepted}")
 
 

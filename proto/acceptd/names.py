@@ -1,8 +1,19 @@
-"""Text that peers choose and people read: in terminals, logs, labels and on the status page."""
+"""Text that others choose and people read: in terminals, logs, labels and on the status page."""
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING, Final
+
 from acceptd.errors import WireError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Bytes of a file's name on Linux.
+_NAME_MAX: Final = 255
+#: A token, or the body of a key on one line: no directory before it, no suffix behind it, and long.
+_SECRET: Final = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_+/=-]{39,}")
 
 
 def check_printable(field: str, value: str) -> None:
@@ -25,3 +36,18 @@ def printable(value: str) -> str:
     'no such\ufffdknob'
     """
     return "".join(character if character.isprintable() else "\ufffd" for character in value)
+
+
+def path_shown(path: str | Path) -> str:
+    """A path as it stands in messages. What looks like the secret itself, set where its file's name belongs, does not.
+
+    >>> path_shown("/etc/acceptd/tokens")
+    "'/etc/acceptd/tokens'"
+    >>> path_shown("-----BEGIN PRIVATE KEY-----\\nMIIEvAIBADANBg")
+    'something that is no path (not shown: it may be the secret itself)'
+    """
+    text = str(path)
+    long = any(len(part.encode("utf-8", "replace")) > _NAME_MAX for part in text.split("/"))
+    if long or not text.isprintable() or "-----BEGIN" in text or _SECRET.fullmatch(text):
+        return "something that is no path (not shown: it may be the secret itself)"
+    return repr(text)

@@ -7,13 +7,18 @@ algorithms and key sizes are good enough is for the handshake to decide.
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+#: OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which `ssl` has no name.
+_NO_CHECK_TIME: Final = 0x200000
 
 
 def check_chain(cert: bytes, key: bytes) -> None:
@@ -36,6 +41,31 @@ def check_authorities(ca: bytes) -> None:
         context.load_verify_locations(cadata=ca.decode("ascii", "ignore"))
     if not context.cert_store_stats()["x509"]:
         raise ValueError("there is no certificate in it")
+
+
+def not_after(cert: bytes, key: bytes) -> float:
+    """Unix seconds until which the chain's first certificate is good; NaN where a client could not use it at all.
+
+    As a client sees it: in a handshake in memory, with one that trusts this certificate alone, at whatever time. Both
+    are what `check_chain` lets pass.
+    """
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        with _path_of(cert) as chain, _path_of(key) as own:
+            server.load_cert_chain(chain, own, password="")
+        client.load_verify_locations(cadata=cert.decode("ascii", "ignore"))
+        theirs = server.wrap_bio(to_server, to_client, server_side=True)
+        ours = client.wrap_bio(to_client, to_server)
+        for side in (ours, theirs, ours):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+        found = ours.getpeercert() or {}
+        return float(ssl.cert_time_to_seconds(str(found["notAfter"])))
+    except (ssl.SSLError, ValueError, KeyError):
+        return math.nan
 
 
 @contextmanager

@@ -130,6 +130,7 @@ async def test_metrics_tell_what_inspect_tells(start, connect):
     assert samples["acceptd_blocks_total",] == 60
     assert samples["acceptd_excluded_blocks_total", "penalties"] == 3
     assert samples["acceptd_rejected_batches_total", "out_of_order"] == 1
+    assert samples["acceptd_rejected_batches_total", "malformed"] == 0, "an increase needs a value before the first"
     assert samples["acceptd_refits_total",] == state.refit.done
     assert samples["acceptd_refit_seconds_count",] == state.refit.done
     assert samples["acceptd_workers",] == 1

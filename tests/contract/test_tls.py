@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 import pytest
 import trustme
-from authority import issue, issue_other, write
+from authority import PAST, issue, issue_other, write
 from raw_worker import KEY, RawWorker, rows, until
 from secured import counters, pairs
 
@@ -23,9 +23,11 @@ async def test_tls_is_trusted_through_the_right_authority_alone(start, connect, 
     assert await pairs(connect(server.address)) == grpc.StatusCode.UNAVAILABLE, "not in the clear"
 
 
-async def test_an_expired_certificate_is_not_trusted(start, secure, ca, tmp_path):
+async def test_an_expired_certificate_is_not_trusted(start, secure, ca, tmp_path, caplog):
     expired = issue(tmp_path, ca, "expired", expired=True)
     server = await start(tls_cert=expired.cert, tls_key=expired.key)
+    assert "expired.crt has expired (2001-01-01 00:00 UTC); no client takes it" in caplog.text
+    assert counters(server, "acceptd_certificate_not_after_seconds") == {(): PAST.timestamp()}
     assert await pairs(secure(server.address, expired.trusting())) == grpc.StatusCode.UNAVAILABLE
 
 
@@ -67,16 +69,16 @@ async def test_a_certificate_is_replaced_without_a_restart(start, secure, ca, tm
     made = other.issue_cert("127.0.0.1", "localhost")
     # Half of it is there: the service waits for a pair that fits.
     files.cert.write_bytes(made.cert_chain_pems[0].bytes())
-    await until(
-        lambda: counters(server, "acceptd_identity_reloads_total").get(("certificate", "failed")), "it is noticed"
-    )
+    await until(lambda: counters(server, "acceptd_identity_reloads_total")["certificate", "failed"], "it is noticed")
     assert await pairs(secure(server.address, old)) == grpc.StatusCode.OK
+    assert counters(server, "acceptd_identity_unusable") == {("certificate",): 1}
     write(files, made, other)
 
     async def replaced():
         return await pairs(secure(server.address, files.trusting())) == grpc.StatusCode.OK
 
     await until(replaced, "the new certificate is shown")
+    assert counters(server, "acceptd_identity_unusable") == {("certificate",): 0}
     assert await pairs(secure(server.address, old)) == grpc.StatusCode.UNAVAILABLE
     # Streams that were there before go on.
     assert (await worker.batch(1, rows(30, 1))).rows_accepted == 30

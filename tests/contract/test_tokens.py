@@ -13,8 +13,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from raw_worker import DEADLINE, KEY, RawWorker, rows, until
 from secured import counters, outcome, pairs
 
+from acceptd.errors import ConfigError
 from acceptd.types import PairKey
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
+from estimator_service.access import tokens as access
 from estimator_service.access.identity import Role, needed_role
 from estimator_service.access.tokens import line_of, new_token
 
@@ -155,7 +157,7 @@ async def test_a_method_that_is_not_known_is_refused_before_it_is_unimplemented(
     assert (await outcome(call(b"", metadata=tokens.header("olga"))))[0] == grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_tokens_change_without_a_restart_and_a_revoked_ones_streams_end(start, connect, tokens):
+async def test_tokens_change_without_a_restart_and_a_revoked_ones_streams_end(start, connect, tokens, caplog):
     server = await start(tokens=tokens.path)
     channel = connect(server.address)
     worker, _ = await greeting(channel, tokens.header("rack1"))
@@ -178,9 +180,11 @@ async def test_tokens_change_without_a_restart_and_a_revoked_ones_streams_end(st
         return await pairs(channel, (("authorization", f"Bearer {fresh}"),)) == grpc.StatusCode.OK
 
     await until(let_in, "the new token is accepted")
-    # A file that cannot be read changes nothing, and says so.
+    # A file that cannot be used changes nothing, and says so.
+    assert counters(server, "acceptd_identity_unusable") == {("tokens",): 0}
     tokens.path.write_text("bob reader\n")
-    await until(lambda: counters(server, "acceptd_identity_reloads_total").get(("tokens", "failed")), "it is noticed")
+    await until(lambda: counters(server, "acceptd_identity_reloads_total")["tokens", "failed"], "it is noticed")
+    assert counters(server, "acceptd_identity_unusable") == {("tokens",): 1}
     assert await let_in()
     tokens.path.write_text("")
 
@@ -190,6 +194,37 @@ async def test_tokens_change_without_a_restart_and_a_revoked_ones_streams_end(st
 
     assert (await outcome(all_of_it()))[0] == grpc.StatusCode.UNAUTHENTICATED
     assert await pairs(channel, tokens.header("olga")) == grpc.StatusCode.UNAUTHENTICATED
+    assert counters(server, "acceptd_identity_unusable") == {("tokens",): 0}
+    assert "nobody can get in" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["words", "bytes", "folder", "nothing"])
+def test_what_cannot_be_used_is_said_once_and_tried_until_it_can(tokens, what):
+    """The stamp stays where a disk failed for a moment: what was to be revoked would stay good."""
+    read, good = access.Tokens(tokens.path), tokens.path.read_bytes()
+    tokens.path.unlink()
+    if what == "words":
+        tokens.path.write_text("bob reader\n")
+    elif what == "bytes":
+        tokens.path.write_bytes(b"\xff\xfe bad\n")
+    elif what == "folder":
+        tokens.path.mkdir()
+    with pytest.raises(ConfigError):
+        read.refresh()
+    assert [read.refresh() for _ in range(3)] == [False] * 3
+    assert len(read) == 4
+    if tokens.path.is_dir():
+        tokens.path.rmdir()
+    tokens.path.write_bytes(good.splitlines(keepends=True)[0])
+    assert read.refresh()
+    assert len(read) == 1
+    assert not read.refresh()
+
+
+def test_who_may_read_it_is_part_of_what_changed(tokens):
+    before = access.stamp_of(tokens.path)
+    tokens.path.chmod(0o640)
+    assert access.stamp_of(tokens.path) != before
 
 
 async def test_no_token_is_ever_logged_answered_or_shown(start, connect, tokens, caplog, tmp_path):

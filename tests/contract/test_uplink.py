@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import subprocess
 import sys
@@ -472,12 +473,15 @@ def test_a_token_is_read_from_its_file_at_each_connection(service, tmp_path):
 @pytest.mark.parametrize("text", [None, b"", b"one\ntwo\n", b"\xff\xfe\x00secret", "sécret".encode()])
 def test_a_file_without_a_token_is_one_line_and_taken_up_when_it_is_mended(service, tmp_path, caplog, text):
     token = tmp_path / "token"
-    if text is not None:
+    if text is None:
+        os.mkfifo(token)
+    else:
         token.write_bytes(text)
     uplink = Uplink(service.address, PAIR, worker="w0", settings=FAST, identity=Identity(token_file=str(token)))
     uplink.start()
     eventually(lambda: "ACCEPTD_TOKEN_FILE" in uplink.stats()["last_error"])
     assert str(token) in uplink.stats()["last_error"]
+    token.unlink()
     token.write_text("mended\n")
     eventually(lambda: service.connections)
     uplink.close()

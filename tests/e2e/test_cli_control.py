@@ -136,6 +136,10 @@ def test_without_a_token_or_trust_a_command_says_what_it_needs(service: Secured)
     done = acceptd("pairs", *address, "--ca", str(stranger))
     assert done.status == 1
     assert "TLS handshake" in done.err
+    done = acceptd("pairs", *address)
+    assert done.status == 1
+    assert "closed the connection" in done.err
+    assert "--ca" in done.err
     for flags in (["--cert", "x"], ["--ca", "/nowhere"], ["--token-file", "/nowhere"]):
         done = acceptd("pairs", *address, *flags)
         assert done.status == 1

@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from acceptd.errors import ConfigError
-from acceptd.identity import Identity
+from acceptd.identity import FILES, Identity, variable
+from estimator_service.access.tokens import new_token
 from estimator_service.cli.target import flag
 
 SECRET = "s3cret"
@@ -177,6 +178,42 @@ def test_a_list_of_revoked_certificates_is_no_authority(tmp_path: Path) -> None:
     file.write_bytes(revoked.public_bytes(serialization.Encoding.PEM))
     with pytest.raises(ConfigError, match="there is no certificate in it; accepted: PEM certificates"):
         Identity(ca_file=str(file)).certificates()
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        new_token(),
+        "-----BEGIN PRIVATE KEY-----\nMIIEvAIBADANBgkqhkiG9w0BAQEFAASCBKYw\n-----END PRIVATE KEY-----\n",
+        "MIIEvAIBADANBgkqhkiG9w0BAQEFAASCBKYwggSiAgEAAoIBAQC7VJTUt9Us8cKj" * 20,
+        "MIIEvAIBADANBgkqhkiG9/0BAQEFAASCBKYwggSi/gEAAoIBAQC7VJT+t9Us8cKj==",
+    ],
+)
+@pytest.mark.parametrize("field", FILES)
+def test_a_secret_in_place_of_its_files_name_is_not_shown(secret: str, field: str) -> None:
+    present = {"token_file": __file__, "ca_file": __file__, "cert_file": __file__, "key_file": __file__, field: secret}
+    with pytest.raises(ConfigError, match=rf"{variable(field)} names something that is no path \(not shown"):
+        Identity(**present).check_files()  # type: ignore[arg-type]
+    read = Identity.metadata if field == "token_file" else Identity.certificates
+    with pytest.raises(ConfigError) as raised:
+        read(Identity(**present))  # type: ignore[arg-type]
+    assert secret[:12] not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "exposed"),
+    [
+        ("ipv4:127.0.0.1:5", False),
+        ("ipv6:[::1]:5", False),
+        ("dns:localhost:5", False),
+        ("dns:///localhost:5", False),
+        ("LOCALHOST:5", False),
+        ("ipv4:10.0.0.1:5", True),
+        ("dns:///acceptd.internal:5", True),
+    ],
+)
+def test_addresses_as_grpc_writes_them(address: str, *, exposed: bool) -> None:
+    assert Identity("token").exposed(address) == exposed
 
 
 def test_a_path_that_cannot_be_looked_at_is_no_file() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acceptd.types import Coefficients, SegmentCoefficients, Version, prior
+from acceptd.v1 import estimator_pb2
 from vllm_client_hook.replay import ReplayError, ReplayWorker, main, predict, read_shard
 from vllm_client_hook.seams import Received
+from vllm_client_hook.testing import Connection, FakeService
 
 TRACE = Path(__file__).resolve().parents[2] / "examples" / "smollm2-skip3.parquet"
 
@@ -138,6 +143,54 @@ def test_what_is_no_trace_is_one_line(kind: str, tmp_path: Path, capsys: pytest.
     assert error.startswith(f"error: {path}")
     assert len(error.splitlines()) == 1
     assert "acceptd-trace/1" in error
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"K": 0}, "num_speculative_tokens is 0; accepted: 1 to"),
+        ({"K": 999}, "num_speculative_tokens is 999"),
+        ({"K": 5}, "logit_qmax has 35 values; accepted: K = 5 for each of 5 blocks"),
+        ({"K": "many"}, "its description is not accepted"),
+        ({"K": None}, "its description is not accepted"),
+        ({"target": "x" * 300}, "pair.target has 300 bytes"),
+    ],
+)
+def test_a_trace_that_contradicts_itself_is_one_line(
+    change: dict[str, Any], part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace.parquet"
+    table = pq.read_table(TRACE).slice(0, 5)
+    described = {**json.loads(table.schema.metadata[b"acceptd"]), **change}
+    pq.write_table(table.replace_schema_metadata({"acceptd": json.dumps(described)}), path)
+    assert main([str(path)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {path}")
+    assert part in error
+    assert len(error.splitlines()) == 1
+
+
+def test_blocks_that_were_refused_are_a_failure(tmp_path: Path) -> None:
+    """The service learned nothing, and the replay said that all was well."""
+    path = tmp_path / "trace.parquet"
+    pq.write_table(pq.read_table(TRACE).slice(0, 40), path)
+
+    def refuse(_: Connection, batch: estimator_pb2.ObservationBatch) -> estimator_pb2.BatchResult:
+        return estimator_pb2.BatchResult(
+            sequence=batch.sequence,
+            last_sequence=batch.sequence,
+            rows_rejected=len(batch.accepted),
+            reason=estimator_pb2.REJECT_REASON_MALFORMED,
+        )
+
+    with FakeService() as service:
+        service.answer = refuse
+        command = [sys.executable, "-m", "vllm_client_hook.replay", str(path), "--address", service.address]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["refused"] == 40
+    assert "error: the service refused 40 blocks: {" in done.stderr
 
 
 def test_pyarrow_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
