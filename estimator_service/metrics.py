@@ -79,7 +79,7 @@ class Metrics:
         )
         self._reloads = Counter(
             "acceptd_identity_reloads",
-            "Times that the tokens' file or the certificate changed and was read again, by outcome.",
+            "Times that the tokens' file or the certificate was read again, or failed to be for a new reason.",
             ["what", "outcome"],
             registry=registry,
         )
@@ -91,7 +91,7 @@ class Metrics:
         )
         self.certificate_not_after = Gauge(
             "acceptd_certificate_not_after_seconds",
-            "Unix time until which the service's certificate is good, 0 without one.",
+            "Unix time until which the service's own certificate is good; 0 without one, -1 if no client can use it.",
             registry=registry,
         )
         self._actions = Counter(

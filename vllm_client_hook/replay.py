@@ -199,7 +199,7 @@ class ReplayWorker:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replays one shard; 0 once all of it was learned from, 1 on failure, a refusal of blocks included, 2 on misuse."""
+    """Replays one shard; 0 once all was answered and none refused, or when told to stop; 1 on failure, 2 on misuse."""
     options = _parser().parse_args(arguments)
     try:
         identity = Identity(*(os.environ.get(variable(name), "") for name in FILES)).check_files()
@@ -231,10 +231,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         np.save(options.predictions, worker.predictions)
     counted = {name: stats[name] for name in ("offered", "acknowledged", "refused", "dropped", "connects")}
     sys.stdout.write(json.dumps({"worker": options.worker, **counted, "versions": worker.versions}) + "\n")
+    if stopped:
+        return 0
     if stats["refused"]:
         sys.stderr.write(f"error: the service refused {stats['refused']} blocks: {stats['refusals']}\n")
         return 1
-    if delivered or stopped:
+    if delivered:
         return 0
     sys.stderr.write(f"error: {worker.pending} blocks were not acknowledged: {stats['last_error'] or 'no answer'}\n")
     return 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import re
 import secrets
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Final
 
 from acceptd.errors import ConfigError
 from acceptd.names import path_shown
+from estimator_service.access.files import FileWatch, read
 from estimator_service.access.identity import Caller, Role
 
 #: Lets scanners of repositories and logs find a token that leaked.
@@ -86,8 +86,7 @@ class Tokens:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._callers: tuple[Caller, ...] = ()
-        self._stamp: tuple[int, ...] | None = None
-        self._trouble = ""
+        self._watch = FileWatch((path,))
         self.refresh()
 
     def __len__(self) -> int:
@@ -106,36 +105,25 @@ class Tokens:
         return caller in self._callers
 
     def refresh(self) -> bool:
-        """Reads the file if it has changed or could not be used; whether there are tokens of a new state of it.
+        """Reads the file if it has changed or could not be read; whether there are tokens of a new state of it.
 
         Raises ConfigError if it cannot be used, once for each reason; the tokens read before stay.
         """
-        stamp = stamp_of(self.path)
-        if stamp == self._stamp and not self._trouble:
+        if not self._watch.due():
             return False
-        self._stamp = stamp
         try:
-            self._callers = parse(self._text(), f"tokens = {path_shown(self.path)}")
+            self._callers = self._read()
         except ConfigError as error:
-            told, self._trouble = self._trouble, str(error)
-            if told == self._trouble:
-                return False
-            raise
-        self._trouble = ""
+            if self._watch.failed(error):
+                raise
+            return False
+        self._watch.used()
         return True
 
-    def _text(self) -> str:
+    def _read(self) -> tuple[Caller, ...]:
+        data = read("tokens", self.path, "a readable file of tokens")
+        source = f"tokens = {path_shown(self.path)}"
         try:
-            return self.path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "not UTF-8"
-            raise ConfigError(f"tokens = {path_shown(self.path)}: {why}; accepted: a readable file of tokens") from None
-
-
-def stamp_of(path: Path) -> tuple[int, ...]:
-    """Changes with the file, with who may read it, and where a link is turned to another file; () for no file."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ()
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+            return parse(data.decode(), source)
+        except UnicodeDecodeError:
+            raise ConfigError(f"{source}: not UTF-8; accepted: a file of tokens") from None

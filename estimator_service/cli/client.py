@@ -27,6 +27,9 @@ class InspectClient:
     def __init__(self, target: Target | str) -> None:
         target = Target(target) if isinstance(target, str) else target
         self.address = target.address
+        self._tls = bool(target.identity.ca_file)
+        #: Whether it has answered before, so that it was there and let this client in.
+        self._answered = False
         self._metadata = target.metadata()
         self._channel = target.open()
         self._stub: Any = inspect_pb2_grpc.InspectStub(self._channel)  # type: ignore[no-untyped-call]
@@ -54,6 +57,7 @@ class InspectClient:
         try:
             request = inspect_pb2.WatchPairRequest(pair=pair, interval_seconds=interval)
             for response in self._stub.WatchPair(request, metadata=self._metadata):
+                self._answered = True
                 yield response.state
         except grpc.RpcError as error:
             raise self._failed(error) from error
@@ -62,7 +66,9 @@ class InspectClient:
         """The pair's batches as the service applies them, for `seconds` (None: until it stops). The first has none."""
         call = self._stub.TapPair(inspect_pb2.TapPairRequest(pair=pair), timeout=seconds, metadata=self._metadata)
         try:
-            yield from call
+            for response in call:
+                self._answered = True
+                yield response
         except grpc.RpcError as error:
             if seconds is None or call.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise self._failed(error) from error
@@ -143,9 +149,11 @@ class InspectClient:
 
     def _call(self, method: Callable[..., Any], request: Any) -> Any:
         try:
-            return method(request, timeout=DEADLINE, metadata=self._metadata)
+            answer = method(request, timeout=DEADLINE, metadata=self._metadata)
         except grpc.RpcError as error:
             raise self._failed(error) from error
+        self._answered = True
+        return answer
 
     def _failed(self, error: Any) -> CommandFailed:
         code, details = error.code(), printable(error.details() or "")
@@ -170,10 +178,13 @@ class InspectClient:
                 f"the TLS handshake with {self.address} failed ({details}); "
                 "look at --ca and, where the service asks for one, --cert and --key"
             )
-        if "Socket closed" in details or "reset" in details:
+        if self._answered:
+            return CommandFailed(f"the service at {self.address} went away ({details})")
+        if "Socket closed" in details or "Connection reset" in details:
+            wants = "a client certificate (--cert and --key) of an authority that it trusts, not expired"
             return CommandFailed(
-                f"what listens at {self.address} closed the connection ({details}); it may want TLS (--ca), "
-                "or a client certificate (--cert and --key) of an authority that it trusts, not expired"
+                f"what listens at {self.address} closed the connection ({details}); it may want "
+                + (wants if self._tls else f"TLS (--ca), or {wants}")
             )
         return CommandFailed(
             f"no acceptd service answers at {self.address}; start one with `acceptd serve`, "

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from acceptd.errors import ConfigError
+from acceptd.names import path_shown
 from estimator_service.access.identity import Role
 from estimator_service.access.tokens import line_of, new_token, parse
 from estimator_service.cli.options import Json
@@ -62,9 +63,9 @@ def _append(path: Path, line: str) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "r+", encoding="utf-8") as file:
             before = file.read()
-            parse(before, str(path))
+            parse(before, path_shown(path))
             file.write(("\n" if before and not before.endswith("\n") else "") + line + "\n")
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; accepted: a file in a writable directory") from None
+        raise ConfigError(f"{path_shown(path)}: {error.strerror}; accepted: a file in a writable directory") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is no file of tokens") from None
+        raise ConfigError(f"{path_shown(path)} is no file of tokens") from None

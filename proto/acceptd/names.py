@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 #: Bytes of a file's name on Linux.
 _NAME_MAX: Final = 255
-#: A token, or the body of a key on one line: no directory before it, no suffix behind it, and long.
-_SECRET: Final = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_+/=-]{39,}")
+#: A token of ours, wherever it stands; the body of a key on one line, which mixes capitals, small letters and digits as
+#: no name of a file does.
+_TOKEN: Final = re.compile(r"acceptd_[A-Za-z0-9_-]{43}")
+_KEY: Final = re.compile(r"(?=.*[A-Z])(?=.*[a-z])(?=.*[0-9])[A-Za-z0-9+][A-Za-z0-9+/_-]{39,}={0,2}")
 
 
 def check_printable(field: str, value: str) -> None:
@@ -44,10 +46,11 @@ def path_shown(path: str | Path) -> str:
     >>> path_shown("/etc/acceptd/tokens")
     "'/etc/acceptd/tokens'"
     >>> path_shown("-----BEGIN PRIVATE KEY-----\\nMIIEvAIBADANBg")
-    'something that is no path (not shown: it may be the secret itself)'
+    'a path that is not shown (it may be the secret itself)'
     """
     text = str(path)
     long = any(len(part.encode("utf-8", "replace")) > _NAME_MAX for part in text.split("/"))
-    if long or not text.isprintable() or "-----BEGIN" in text or _SECRET.fullmatch(text):
-        return "something that is no path (not shown: it may be the secret itself)"
+    secret = "-----BEGIN" in text or _TOKEN.search(text) or _KEY.fullmatch(text.removeprefix("Bearer ").strip())
+    if long or secret or not text.isprintable():
+        return "a path that is not shown (it may be the secret itself)"
     return repr(text)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import ssl
+import tempfile
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -19,17 +20,29 @@ if TYPE_CHECKING:
 
 #: OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which `ssl` has no name.
 _NO_CHECK_TIME: Final = 0x200000
+_ANY_SIZE: Final = "DEFAULT:@SECLEVEL=0"
+_TURNS: Final = 32
+#: Files there are in memory alone.
+_MEMORY: Final = "/dev/shm"  # noqa: S108 (each file's name is drawn, and it is readable by its owner alone)
+
+
+def load_chain(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
+    """Has `context` show it. Raises ValueError, with the reason, unless it is a chain and the first one's key.
+
+    The key has no passphrase.
+    """
+    try:
+        with _path_of(cert) as chain, _path_of(key) as own:
+            context.load_cert_chain(chain, own, password="")
+    except OSError as error:  # of which SSLError is one
+        raise ValueError(str(getattr(error, "reason", None) or error)) from None
 
 
 def check_chain(cert: bytes, key: bytes) -> None:
-    """Raises ValueError, with the reason, unless it is a chain and the first one's key without a passphrase."""
+    """Raises ValueError as `load_chain` does, of whatever size the key is."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.set_ciphers("DEFAULT:@SECLEVEL=0")
-    with _path_of(cert) as chain, _path_of(key) as own:
-        try:
-            context.load_cert_chain(chain, own, password="")
-        except OSError as error:  # of which SSLError is one
-            raise ValueError(str(getattr(error, "reason", None) or error)) from None
+    context.set_ciphers(_ANY_SIZE)
+    load_chain(context, cert, key)
 
 
 def check_authorities(ca: bytes) -> None:
@@ -46,20 +59,21 @@ def check_authorities(ca: bytes) -> None:
 def not_after(cert: bytes, key: bytes) -> float:
     """Unix seconds until which the chain's first certificate is good; NaN where a client could not use it at all.
 
-    As a client sees it: in a handshake in memory, with one that trusts this certificate alone, at whatever time. Both
-    are what `check_chain` lets pass.
+    As a client sees it: in a handshake in memory, with one that trusts this certificate alone, at whatever time.
     """
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    for context in (server, client):
+        context.set_ciphers(_ANY_SIZE)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     try:
-        with _path_of(cert) as chain, _path_of(key) as own:
-            server.load_cert_chain(chain, own, password="")
+        load_chain(server, cert, key)
         client.load_verify_locations(cadata=cert.decode("ascii", "ignore"))
         theirs = server.wrap_bio(to_server, to_client, server_side=True)
         ours = client.wrap_bio(to_client, to_server)
-        for side in (ours, theirs, ours):
+        # A chain of many certificates takes more than one turn.
+        for side in (ours, theirs) * _TURNS:
             with suppress(ssl.SSLWantReadError):
                 side.do_handshake()
         found = ours.getpeercert() or {}
@@ -70,7 +84,13 @@ def not_after(cert: bytes, key: bytes) -> float:
 
 @contextmanager
 def _path_of(data: bytes) -> Iterator[str]:
-    """Of a file that holds `data`, in memory alone."""
+    """Of a file that holds `data`, in memory alone. Raises OSError."""
+    if not hasattr(os, "memfd_create"):  # a Python that was built for an older glibc
+        with tempfile.NamedTemporaryFile(dir=_MEMORY if os.path.isdir(_MEMORY) else None) as file:
+            file.write(data)
+            file.flush()
+            yield file.name
+        return
     descriptor = os.memfd_create("acceptd")
     try:
         with open(descriptor, "wb", closefd=False) as file:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime
+import ssl
+import urllib.request
+
 import grpc
 import pytest
 import trustme
 from authority import PAST, issue, issue_other, write
-from raw_worker import KEY, RawWorker, rows, until
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from raw_worker import DEADLINE, KEY, RawWorker, rows, until
 from secured import counters, pairs
 
 from acceptd.errors import ConfigError
@@ -82,6 +90,34 @@ async def test_a_certificate_is_replaced_without_a_restart(start, secure, ca, tm
     assert await pairs(secure(server.address, old)) == grpc.StatusCode.UNAVAILABLE
     # Streams that were there before go on.
     assert (await worker.batch(1, rows(30, 1))).rows_accepted == 30
+
+
+async def test_a_key_that_the_metrics_port_would_not_take_stops_neither(start, secure, ca, tmp_path):
+    """Both ports have the same certificate: what one of them refuses, the other does not get."""
+    files = issue(tmp_path, ca, "service")
+    server = await start(
+        tls_cert=files.cert, tls_key=files.key, metrics_listen="127.0.0.1:0", metrics_tls=True, drain_seconds=0
+    )
+    private = rsa.generate_private_key(65537, 1024)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "short")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateBuilder(name, name, private.public_key(), 1, now, now + datetime.timedelta(1))
+    encoding = serialization.Encoding.PEM
+    before, trusted = server._certificates._loaded, files.trusting()
+    files.key.write_bytes(
+        private.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    files.cert.write_bytes(made.sign(private, hashes.SHA256()).public_bytes(encoding))
+
+    def failed():
+        return counters(server, "acceptd_identity_reloads_total")["certificate", "failed"]
+
+    await until(failed, "it is noticed")
+    assert server._certificates._loaded is before
+    assert await pairs(secure(server.address, trusted)) == grpc.StatusCode.OK
+    context = ssl.create_default_context(cafile=files.ca)
+    url = f"https://localhost:{server.metrics_address.rpartition(':')[2]}/healthz"
+    await asyncio.to_thread(urllib.request.urlopen, url, timeout=DEADLINE, context=context)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import urllib.request
+from pathlib import Path
 
 import grpc
 import pytest
@@ -17,6 +19,7 @@ from acceptd.errors import ConfigError
 from acceptd.types import PairKey
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
 from estimator_service.access import tokens as access
+from estimator_service.access.files import stamp_of
 from estimator_service.access.identity import Role, needed_role
 from estimator_service.access.tokens import line_of, new_token
 
@@ -222,9 +225,29 @@ def test_what_cannot_be_used_is_said_once_and_tried_until_it_can(tokens, what):
 
 
 def test_who_may_read_it_is_part_of_what_changed(tokens):
-    before = access.stamp_of(tokens.path)
+    before = stamp_of(tokens.path)
     tokens.path.chmod(0o640)
-    assert access.stamp_of(tokens.path) != before
+    assert stamp_of(tokens.path) != before
+
+
+def test_a_disk_that_fails_for_a_moment(tokens, monkeypatch):
+    """The file is the same before and after: it is read all the same."""
+    read, fails = access.Tokens(tokens.path), True
+    path_read = Path.read_bytes
+
+    def read_bytes(path):
+        if fails:
+            raise OSError(errno.EIO, "Input/output error")
+        return path_read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    tokens.revoke("ana")
+    with pytest.raises(ConfigError, match="Input/output error"):
+        read.refresh()
+    assert [read.refresh() for _ in range(3)] == [False] * 3
+    fails = False
+    assert read.refresh()
+    assert len(read) == 3
 
 
 async def test_no_token_is_ever_logged_answered_or_shown(start, connect, tokens, caplog, tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import errno
+import math
 import os
 import subprocess
 import sys
@@ -12,14 +14,18 @@ import pytest
 import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from acceptd.errors import ConfigError
 from acceptd.identity import FILES, Identity, variable
+from acceptd.names import path_shown
+from acceptd.pem import check_chain, not_after
 from estimator_service.access.tokens import new_token
 from estimator_service.cli.target import flag
 
 SECRET = "s3cret"
+TOKEN = new_token()
+NOW = datetime.datetime.now(datetime.UTC)
 
 
 @pytest.fixture
@@ -150,30 +156,74 @@ def test_what_is_checked_is_what_is_used(pem: dict[str, str]) -> None:
     assert [found.ca, found.cert, found.key] == held
 
 
-def test_what_the_handshake_decides_is_left_to_it(pem: dict[str, str], tmp_path: Path) -> None:
-    """A short key, and a bundle whose last certificate is cut off: gRPC connects with both."""
+@pytest.fixture
+def short(tmp_path: Path) -> dict[str, str]:
+    """A certificate with a key of 1024 bits."""
     key = rsa.generate_private_key(65537, 1024)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "short")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(1))
-    cert = made.sign(key, hashes.SHA256())
-    short, own, cut = (str(tmp_path / each) for each in ("short", "own", "cut"))
-    Path(short).write_bytes(cert.public_bytes(serialization.Encoding.PEM))
-    Path(own).write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, NOW, NOW + datetime.timedelta(1))
+    encoding = serialization.Encoding.PEM
+    private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (tmp_path / "short").write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(encoding))
+    (tmp_path / "own").write_bytes(private)
+    return {"cert": str(tmp_path / "short"), "key": str(tmp_path / "own")}
+
+
+def test_what_the_handshake_decides_is_left_to_it(pem: dict[str, str], short: dict[str, str], tmp_path: Path) -> None:
+    """A short key, and a bundle whose last certificate is cut off."""
     ca = Path(pem["ca"]).read_bytes()
-    Path(cut).write_bytes(ca + ca[: len(ca) // 2])
-    found = Identity("", cut, short, own).certificates()
+    (tmp_path / "cut").write_bytes(ca + ca[: len(ca) // 2])
+    assert Identity("", str(tmp_path / "cut"), short["cert"], short["key"]).certificates() is not None
+    read = [Path(short[name]).read_bytes() for name in ("cert", "key")]
+    assert not_after(*read) == int((NOW + datetime.timedelta(1)).timestamp())
+
+
+def test_a_private_key_is_in_no_repr(pem: dict[str, str]) -> None:
+    found = Identity("", pem["ca"], pem["cert"], pem["key"]).certificates()
     assert found is not None
+    assert found.key is not None
+    assert b"PRIVATE KEY" in found.key
     assert "PRIVATE" not in repr(found)
+
+
+@pytest.mark.parametrize("present", [True, False], ids=["memfd", "an older glibc"])
+def test_with_a_python_that_knows_no_files_in_memory(
+    pem: dict[str, str], monkeypatch: pytest.MonkeyPatch, *, present: bool
+) -> None:
+    if not present:
+        monkeypatch.delattr(os, "memfd_create")
+    cert, key, other = (Path(pem[name]).read_bytes() for name in ("cert", "key", "other"))
+    check_chain(cert, key)
+    with pytest.raises(ValueError, match=r"(?i)mismatch"):
+        check_chain(cert, other)
+    assert not_after(cert, key) > NOW.timestamp()
+
+
+def test_no_descriptors_left_is_a_reason_like_others(pem: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: str) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", full)
+    with pytest.raises(ConfigError, match="Too many open files"):
+        Identity("", pem["ca"], pem["cert"], pem["key"]).certificates()
+
+
+def test_what_no_client_can_use_has_no_date() -> None:
+    """A certificate for clients alone."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "client")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, NOW, NOW + datetime.timedelta(1))
+    usage = x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CLIENT_AUTH])
+    made = builder.add_extension(usage, critical=True).sign(key, hashes.SHA256())
+    encoding = serialization.Encoding.PEM
+    private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    assert math.isnan(not_after(made.public_bytes(encoding), private))
 
 
 def test_a_list_of_revoked_certificates_is_no_authority(tmp_path: Path) -> None:
     key = rsa.generate_private_key(65537, 2048)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ca")])
-    now = datetime.datetime.now(datetime.UTC)
-    revoked = x509.CertificateRevocationListBuilder(name, now, now + datetime.timedelta(1)).sign(key, hashes.SHA256())
+    revoked = x509.CertificateRevocationListBuilder(name, NOW, NOW + datetime.timedelta(1)).sign(key, hashes.SHA256())
     file = tmp_path / "crl"
     file.write_bytes(revoked.public_bytes(serialization.Encoding.PEM))
     with pytest.raises(ConfigError, match="there is no certificate in it; accepted: PEM certificates"):
@@ -183,21 +233,26 @@ def test_a_list_of_revoked_certificates_is_no_authority(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "secret",
     [
-        new_token(),
+        TOKEN,
         "-----BEGIN PRIVATE KEY-----\nMIIEvAIBADANBgkqhkiG9w0BAQEFAASCBKYw\n-----END PRIVATE KEY-----\n",
         "MIIEvAIBADANBgkqhkiG9w0BAQEFAASCBKYwggSiAgEAAoIBAQC7VJTUt9Us8cKj" * 20,
         "MIIEvAIBADANBgkqhkiG9/0BAQEFAASCBKYwggSi/gEAAoIBAQC7VJT+t9Us8cKj==",
+        f"{TOKEN} ",
+        f"Bearer {TOKEN}",
+        f"file://{TOKEN}",
+        f"./{TOKEN}.txt",
     ],
 )
 @pytest.mark.parametrize("field", FILES)
 def test_a_secret_in_place_of_its_files_name_is_not_shown(secret: str, field: str) -> None:
     present = {"token_file": __file__, "ca_file": __file__, "cert_file": __file__, "key_file": __file__, field: secret}
-    with pytest.raises(ConfigError, match=rf"{variable(field)} names something that is no path \(not shown"):
+    with pytest.raises(ConfigError, match=rf"{variable(field)} names a path that is not shown"):
         Identity(**present).check_files()  # type: ignore[arg-type]
     read = Identity.metadata if field == "token_file" else Identity.certificates
     with pytest.raises(ConfigError) as raised:
         read(Identity(**present))  # type: ignore[arg-type]
     assert secret[:12] not in str(raised.value)
+    assert TOKEN not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +269,11 @@ def test_a_secret_in_place_of_its_files_name_is_not_shown(secret: str, field: st
 )
 def test_addresses_as_grpc_writes_them(address: str, *, exposed: bool) -> None:
     assert Identity("token").exposed(address) == exposed
+
+
+def test_long_names_of_files_are_shown() -> None:
+    for path in ("certs/acceptd/production/frankfurt/authority", "/srv/Keys/2026/rack1-client-certificate.pem"):
+        assert path_shown(path) == repr(path)
 
 
 def test_a_path_that_cannot_be_looked_at_is_no_file() -> None:
