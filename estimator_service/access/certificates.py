@@ -15,7 +15,7 @@ import grpc
 from acceptd.errors import ConfigError
 from acceptd.names import path_shown
 from acceptd.pem import check_authorities, load_chain, not_after
-from estimator_service.access.files import FileWatch, read
+from estimator_service.access.files import FileWatch, Unreadable, read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,14 +109,6 @@ class Certificates:
         cert = read("tls_cert", self._cert, _PEM)
         key = read("tls_key", self._key, _PEM)
         client_ca = read("tls_client_ca", self._client_ca, _PEM) if self._client_ca else None
-        try:
-            # gRPC itself would take a key that belongs to another certificate, and fail each handshake.
-            load_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cert, key)
-        except ValueError as error:
-            raise ConfigError(
-                f"tls_cert = {path_shown(self._cert)}, tls_key = {path_shown(self._key)}: {error}; "
-                "accepted: a PEM chain and its key without a passphrase"
-            ) from None
         if self._client_ca and client_ca is not None:
             try:
                 check_authorities(client_ca)
@@ -124,5 +116,13 @@ class Certificates:
                 raise ConfigError(
                     f"tls_client_ca = {path_shown(self._client_ca)}: {error}; accepted: PEM certificates"
                 ) from None
-        load_chain(self.context, cert, key)
+        named = f"tls_cert = {path_shown(self._cert)}, tls_key = {path_shown(self._key)}"
+        try:
+            # gRPC itself would take a key that belongs to another certificate, and fail each handshake.
+            load_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cert, key)
+            load_chain(self.context, cert, key)
+        except ValueError as error:
+            raise ConfigError(f"{named}: {error}; accepted: a PEM chain and its key without a passphrase") from None
+        except OSError as error:
+            raise Unreadable(f"{named}: {error.strerror}") from None
         return _Loaded(not_after(cert, key), grpc.ssl_server_certificate_configuration([(key, cert)], client_ca))

@@ -100,7 +100,7 @@ class Identity:
             key, cert = self._read("key_file"), self._read("cert_file")
             try:
                 check_chain(cert, key)
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 accepted = "a PEM chain and its key without a passphrase"
                 raise self._unusable(error, accepted, "cert_file", "key_file") from None
         return Certificates(ca, key, cert)
@@ -123,7 +123,7 @@ class Identity:
                 f"{self.name(name)} names {path_shown(path)}, which cannot be read ({error.strerror})"
             ) from None
 
-    def _unusable(self, error: ValueError, accepted: str, *names: str) -> ConfigError:
+    def _unusable(self, error: Exception, accepted: str, *names: str) -> ConfigError:
         named = ", ".join(f"{self.name(name)} names {path_shown(getattr(self, name))}" for name in names)
         return ConfigError(f"{named}: {error}; accepted: {accepted}")
 

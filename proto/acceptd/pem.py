@@ -29,17 +29,17 @@ _MEMORY: Final = "/dev/shm"  # noqa: S108 (each file's name is drawn, and it is 
 def load_chain(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
     """Has `context` show it. Raises ValueError, with the reason, unless it is a chain and the first one's key.
 
-    The key has no passphrase.
+    The key has no passphrase. Raises OSError if there is no descriptor or memory left to ask.
     """
     try:
         with _path_of(cert) as chain, _path_of(key) as own:
             context.load_cert_chain(chain, own, password="")
-    except OSError as error:  # of which SSLError is one
-        raise ValueError(str(getattr(error, "reason", None) or error)) from None
+    except ssl.SSLError as error:
+        raise ValueError(error.reason or str(error)) from None
 
 
 def check_chain(cert: bytes, key: bytes) -> None:
-    """Raises ValueError as `load_chain` does, of whatever size the key is."""
+    """Raises as `load_chain` does, of whatever size the key is."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_ciphers(_ANY_SIZE)
     load_chain(context, cert, key)
@@ -78,7 +78,7 @@ def not_after(cert: bytes, key: bytes) -> float:
                 side.do_handshake()
         found = ours.getpeercert() or {}
         return float(ssl.cert_time_to_seconds(str(found["notAfter"])))
-    except (ssl.SSLError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError):  # of which SSLError is one
         return math.nan
 
 
