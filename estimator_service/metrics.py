@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -89,7 +90,7 @@ class Metrics:
             ["what"],
             registry=registry,
         )
-        self.certificate_not_after = Gauge(
+        self._certificate_not_after = Gauge(
             "acceptd_certificate_not_after_seconds",
             "Unix time until which the service's own certificate is good; 0 without one, -1 if no client can use it.",
             registry=registry,
@@ -147,6 +148,10 @@ class Metrics:
         self._unusable.labels(what)
         for outcome in ("loaded", "failed"):
             self._reloads.labels(what, outcome)
+
+    def certificate(self, not_after: float) -> None:
+        """Until when the one in force is good: Unix seconds, NaN if no client can use it."""
+        self._certificate_not_after.set(-1 if math.isnan(not_after) else not_after)
 
     def reloaded(self, what: str, outcome: str) -> None:
         """ "tokens" or "certificate" changed on disk, and was "loaded" or "failed" to."""

@@ -87,9 +87,12 @@ class Certificates:
     def _note(self) -> None:
         """What the certificate's own date says."""
         until = self._loaded.not_after
-        self._metrics.certificate_not_after.set(-1 if math.isnan(until) else until)
+        self._metrics.certificate(until)
         if math.isnan(until):
-            logger.warning("certificate: %s is none that a client can use for a server", self._cert)
+            logger.warning(
+                "certificate: clients refuse %s as a server's; look at its key usage and critical extensions",
+                self._cert,
+            )
         elif until < time.time():
             day = datetime.datetime.fromtimestamp(until, datetime.UTC)
             logger.warning(

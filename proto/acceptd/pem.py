@@ -84,7 +84,7 @@ def not_after(cert: bytes, key: bytes) -> float:
 
 @contextmanager
 def _path_of(data: bytes) -> Iterator[str]:
-    """Of a file that holds `data`, in memory alone. Raises OSError."""
+    """Of a file that holds `data`, in memory where there is such a place; gone afterwards. Raises OSError."""
     if not hasattr(os, "memfd_create"):  # a Python that was built for an older glibc
         with tempfile.NamedTemporaryFile(dir=_MEMORY if os.path.isdir(_MEMORY) else None) as file:
             file.write(data)

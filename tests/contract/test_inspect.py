@@ -16,7 +16,7 @@ from raw_worker import DEADLINE, KEY, RawWorker, rows, until
 from acceptd.retry_info import retry_after
 from acceptd.types import PairKey
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
-from estimator_service.cli.client import InspectClient
+from estimator_service.cli.client import CommandFailed, InspectClient
 from estimator_service.config import load_settings
 from estimator_service.server import Server
 
@@ -255,3 +255,14 @@ async def test_a_history_of_any_length_fits_its_answers(start, connect, tmp_path
 def history(address, pair, limit):
     with InspectClient(address) as client:
         return client.history(pair, limit).entries
+
+
+def test_a_service_that_dies_under_a_command_is_not_taken_for_one_that_wants_tls(spawn):
+    service = spawn()
+    with InspectClient(service.address) as client:
+        assert not client.pairs().pairs
+        service.kill()
+        with pytest.raises(CommandFailed, match=r"the service at .* went away"):
+            client.pairs()
+    with InspectClient(service.address) as client, pytest.raises(CommandFailed, match="no acceptd service answers"):
+        client.pairs()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import math
 import ssl
 import urllib.request
 
@@ -14,12 +15,14 @@ from authority import PAST, issue, issue_other, write
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from prometheus_client import CollectorRegistry
 from raw_worker import DEADLINE, KEY, RawWorker, rows, until
 from secured import counters, pairs
 
 from acceptd.errors import ConfigError
 from acceptd.v1 import inspect_pb2, inspect_pb2_grpc
 from estimator_service.config import load_settings
+from estimator_service.metrics import Metrics
 
 
 async def test_tls_is_trusted_through_the_right_authority_alone(start, connect, secure, ca, tmp_path):
@@ -37,6 +40,14 @@ async def test_an_expired_certificate_is_not_trusted(start, secure, ca, tmp_path
     assert "expired.crt has expired (2001-01-01 00:00 UTC); no client takes it" in caplog.text
     assert counters(server, "acceptd_certificate_not_after_seconds") == {(): PAST.timestamp()}
     assert await pairs(secure(server.address, expired.trusting())) == grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_certificate_that_no_client_can_use_is_below_any_date():
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+    assert registry.get_sample_value("acceptd_certificate_not_after_seconds") == 0
+    metrics.certificate(math.nan)
+    assert registry.get_sample_value("acceptd_certificate_not_after_seconds") == -1
 
 
 async def test_mutual_tls_asks_for_a_certificate_of_the_right_authority(start, secure, ca, tmp_path):
